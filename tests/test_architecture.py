@@ -139,8 +139,8 @@ ALONE = {
 
 PROCESS_WIDE = {
     "a library keeps such a thing for the process": """
-        actors.spark_bridge._ended_at engine.expressions.list_functions._registered
-        engine.expressions.list_functions._registering""",
+        actors.spark_bridge._ended_at engine.expressions.own_kernels._registered
+        engine.expressions.own_kernels._registering""",
     "the process's end, or a lock that the system gives to processes": """
         actors.spark.stage._locks engine.files.durable._PASSING engine.scheduler.threads._all""",
     "executors of the one Spark session, which all leases share": "actors.spark.lease._pulling",

@@ -14,7 +14,9 @@ Rules:
 4. ``/`` divides as float64, unless a decimal stands at it; ``//`` and ``%`` truncate towards zero. Floats become
    integers by rounding half to even, decimals half away from zero.
 5. What is computed from numbers alone is computed when the flow is built.
-6. What is not known fails when the flow is built, with the names of what is known.
+6. A branch of a CASE is computed for the rows that reach it, and fails for no others (``guarded_case``).
+7. Every scalar function of ``pyarrow.compute`` can be called by its name, with its options by theirs:
+   ``utf8_center(s, width := 9)``. What is not known fails when the flow is built, with names that are near.
 """
 
 from __future__ import annotations
@@ -35,11 +37,15 @@ from sqlglot.parsers.duckdb import DuckDBParser
 from ..core.errors import DataError, FlowError
 from . import sql_values as values
 from .evaluator import Evaluator, fields_named, types_of
+from .guarded_case import guarded
+from .json_functions import extracted
 from .list_functions import is_list, list_contains, list_item
-from .sql_decimals import TooWideError
-from .sql_functions import FUNCTIONS, date_part, find_function
+from .sql_decimals import DIGITS, TooWideError
+from .sql_functions import MAY_FAIL, REFUSED, arrow_function, find_function, list_value, near_names
+from .sql_time_functions import date_part, interval, moved
 from .sql_types import arrow_type
 from .sql_values import Value, alike, as_item, cast_to, comparable, exact, literals, on_par, truth
+from .try_cast import tried
 
 _LEAST_INT64 = -(2**63)
 
@@ -97,6 +103,8 @@ class _Compiler:
         self._kind = kind
         self._text = text
         self._schema = schema
+        #: a part that may fail for some value was met
+        self._may_fail = False
 
     def value(self, node: exp.Expr) -> Value:
         """The expression of a node, and its type."""
@@ -110,6 +118,8 @@ class _Compiler:
         if isinstance(made, Value):
             return made
         (type,) = types_of(self._kind, self._schema, [(node.sql(dialect=_Dialect), made)])
+        if pa.types.is_decimal(type) and type.precision == DIGITS:
+            self._may_fail = True
         return Value(made, type)
 
     def _made(self, node: exp.Expr) -> Value | pc.Expression:
@@ -119,9 +129,7 @@ class _Compiler:
         raise self._unknown(f"does not know {node.sql(dialect=_Dialect)!r} ({type(node).__name__})")
 
     def _unknown(self, what: str) -> FlowError:
-        operators = "+ - * / // % = <> < <= > >= || and or not, case, in, between, like, is, cast, extract, [position]"
-        functions = ", ".join(sorted(FUNCTIONS))
-        return FlowError(f"{self._kind}: SQL {self._text!r}: {what}", f"use {operators}, or a function: {functions}")
+        return FlowError(f"{self._kind}: SQL {self._text!r}: {what}", f"use {_SYNTAX}, or a function (docs/sql.md)")
 
     def both(self, node: exp.Expr) -> tuple[Value, Value]:
         """The operands of a comparison: a text beside a time becomes a time."""
@@ -158,10 +166,59 @@ class _Compiler:
             return Value.typed(inner.constant.copy_negate(), inner.type)
         if isinstance(inner.constant, int | float):
             return Value.of(-inner.constant)
+        self._may_fail = self._may_fail or pa.types.is_integer(inner.type)
         return pc.negate_checked(exact(inner).expression if pa.types.is_decimal(inner.type) else inner.expression)
 
     def arithmetic(self, node: exp.Binary) -> Value | pc.Expression:
-        return self.made_of(_ARITHMETIC[type(node)], self.value(node.this), self.value(node.expression))
+        one, other = self.value(node.this), self.value(node.expression)
+        if isinstance(node, exp.Add | exp.Sub):
+            with_time = moved(one, other, 1 if isinstance(node, exp.Add) else -1)
+            if with_time is not None:
+                self._may_fail = True
+                return with_time
+        floating = pa.types.is_floating(one.type) or pa.types.is_floating(other.type)
+        decimal = pa.types.is_decimal(one.type) or pa.types.is_decimal(other.type)
+        if isinstance(node, exp.IntDiv | exp.Mod) or not (floating or (decimal and not isinstance(node, exp.Div))):
+            self._may_fail = True
+        return self.made_of(_ARITHMETIC[type(node)], one, other)
+
+    def bits(self, node: exp.Binary) -> pc.Expression:
+        sides = on_par(self.value(node.this), self.value(node.expression))
+        return _BITS[type(node)](*(each.expression for each in sides))
+
+    def interval(self, node: exp.Interval) -> Value:
+        number = Value.of(1) if node.this is None else self.value(node.this)
+        if isinstance(number.constant, str) and number.constant.lstrip("+-").isdigit():
+            number = Value.of(int(number.constant))
+        try:
+            return interval(number, node.text("unit"))
+        except ValueError as error:
+            raise self._unknown(str(error)) from None
+
+    def distinction(self, node: exp.Binary) -> pc.Expression:
+        one, other = (side.expression for side in self.both(node))
+        differs = pc.coalesce(pc.not_equal(one, other), pc.xor(pc.is_null(one), pc.is_null(other)))
+        return differs if isinstance(node, exp.NullSafeNEQ) else pc.invert(differs)
+
+    def made_list(self, node: exp.Array) -> Any:
+        try:
+            return list_value([self.value(each) for each in node.expressions])
+        except ValueError as error:
+            raise self._unknown(str(error)) from None
+
+    def struct(self, node: exp.Expr) -> pc.Expression:
+        if not node.expressions or not all(isinstance(each, exp.PropertyEQ) for each in node.expressions):
+            raise self._unknown("takes values with names: struct_pack(a := x, b := y)")
+        values = [self.value(each.expression).expression for each in node.expressions]
+        return pc.make_struct(*values, field_names=[each.name for each in node.expressions])
+
+    def json(self, node: exp.JSONExtract | exp.JSONExtractScalar) -> Value:
+        steps = [each for each in node.expression.expressions if not isinstance(each, exp.JSONPathRoot)]
+        if not all(isinstance(each, exp.JSONPathKey | exp.JSONPathSubscript) for each in steps):
+            raise self._unknown(f"does not know the path of {node.sql(dialect=_Dialect)!r}")
+        path = tuple(int(each.this) if isinstance(each, exp.JSONPathSubscript) else str(each.this) for each in steps)
+        self._may_fail = True
+        return extracted(self.value(node.this), path, as_text=isinstance(node, exp.JSONExtractScalar))
 
     def made_of(self, make: Callable[..., Any], *given: Value) -> Value | pc.Expression:
         """What ``make`` makes of the given values; rule 5."""
@@ -180,8 +237,21 @@ class _Compiler:
         return Value.typed(result[0].as_py(), result.type)
 
     def comparison(self, node: exp.Binary) -> pc.Expression:
+        if isinstance(node.this, exp.Tuple) or isinstance(node.expression, exp.Tuple):
+            return self._tuples(node)
         one, other = self.both(node)
         return _COMPARISONS[type(node)](one.expression, other.expression)
+
+    def _tuples(self, node: exp.Binary) -> pc.Expression:
+        """Equality of several values at once."""
+        sides = (node.this, node.expression)
+        if not isinstance(node, exp.EQ | exp.NEQ) or not all(isinstance(each, exp.Tuple) for each in sides):
+            raise self._unknown("compares (a, b) with (c, d) by = and <>")
+        pairs = list(zip(*(each.expressions for each in sides), strict=False))
+        if len({len(each.expressions) for each in sides}) > 1:
+            raise self._unknown(f"compares as many values with as many: {node.sql(dialect=_Dialect)}")
+        equal = reduce(pc.and_kleene, [self.comparison(exp.EQ(this=one, expression=other)) for one, other in pairs])
+        return equal if isinstance(node, exp.EQ) else pc.invert(equal)
 
     def logic(self, node: exp.Binary) -> pc.Expression:
         parts = [truth(self.value(part)) for part in node.flatten()]
@@ -246,23 +316,34 @@ class _Compiler:
     def condition(self, node: exp.If) -> pc.Expression:
         return self.chosen([node.this], [node.args["true"]], node.args.get("false"))
 
-    def chosen(self, tests: list[exp.Expr], results: list[exp.Expr], default: exp.Expr | None) -> pc.Expression:
+    def chosen(self, tests: list[exp.Expr], results: list[exp.Expr], default: exp.Expr | None) -> Value | pc.Expression:
         """The result of the first test that holds."""
-        made = [self.value(each) for each in results]
-        *made, last = alike([*made, self.value(default) if default is not None else Value.of(None)])
-        chosen = last.expression
-        for test, value in zip(reversed(tests), reversed(made), strict=True):
-            holds = pc.coalesce(truth(self.value(test)), pc.scalar(False))
-            chosen = pc.if_else(holds, value.expression, chosen)
-        return chosen
+        before, self._may_fail = self._may_fail, False
+        made = alike([*map(self.value, results), Value.of(None) if default is None else self.value(default)])
+        conditions = [truth(self.value(test)) for test in tests]
+        *firsts, last = (value.expression for value in made)
+        chosen = last
+        for condition, first in zip(reversed(conditions), reversed(firsts), strict=True):
+            chosen = pc.if_else(pc.coalesce(condition, pc.scalar(False)), first, chosen)
+        may_fail, self._may_fail = self._may_fail, self._may_fail or before
+        nodes = [*tests, *results, *([] if default is None else [default])]
+        names = sorted({column.parts[0].name for node in nodes for column in node.find_all(exp.Column)})
+        if not may_fail or not names:
+            return chosen
+        (type,) = types_of(self._kind, self._schema, [("case", chosen)])
+        columns = [(name, self._schema.field(name).type) for name in names]
+        text = " | ".join(node.sql(dialect=_Dialect) for node in nodes)
+        return Value(guarded(f"{len(tests)}: {text}", columns, conditions, [*firsts, last], type), type)
 
     def cast(self, node: exp.Cast) -> Value | pc.Expression:
-        if isinstance(node, exp.TryCast):
-            raise self._unknown("does not know TRY_CAST")
         type = arrow_type(node.to)
         if type is None:
             raise self._unknown(f"cannot cast to {node.to.sql(dialect=_Dialect)}")
         given = self.value(node.this)
+        given = given.meant or given
+        if isinstance(node, exp.TryCast):
+            return tried(given, type)
+        self._may_fail = self._may_fail or not pa.types.is_string(type)
         if pa.types.is_decimal(type):
             return self.made_of(lambda value: cast_to(value, type), given)
         return cast_to(given, type)
@@ -288,15 +369,40 @@ class _Compiler:
         return list_item(lists.expression, lists.type, position if position >= 0 else position + 1)
 
     def call(self, node: exp.Anonymous) -> Value | pc.Expression:
-        function = find_function(node.name)
-        if function is None:
-            raise self._unknown(f"does not know the function {node.name}")
-        arguments = [self.value(each) for each in node.expressions]
+        name = str(node.name)
+        if name.lower() == "struct_pack":
+            return self.struct(node)
+        function, given = find_function(name), node.expressions
+        if (
+            name.lower() == "position"
+            and len(given) == 1
+            and isinstance(given[0], exp.In)
+            and given[0].args.get("field")
+        ):
+            function, given = find_function("strpos"), [given[0].args["field"], given[0].this]
+        kernel = arrow_function(name) if function is None else None
+        if (function is None and kernel is None) or name.lower() in REFUSED:
+            raise self._no_function(name)
+        self._may_fail = self._may_fail or kernel is not None or name.lower() in MAY_FAIL
+        options = {each.name: each.expression for each in given if isinstance(each, exp.PropertyEQ)}
+        arguments = [self.value(each) for each in given if not isinstance(each, exp.PropertyEQ)]
         try:
-            return function(arguments)
+            if function is not None and not options:
+                return function(arguments)
+            if kernel is None:
+                raise ValueError(f"takes no options by name: {', '.join(options)}")
+            constants = {option: self.value(each).constant for option, each in options.items()}
+            return kernel(*(each.expression for each in arguments), **constants)
         except (FlowError, TypeError, ValueError) as error:
             detail = error.message if isinstance(error, FlowError) else str(error)
             raise FlowError(f"{self._kind}: SQL {self._text!r}: {node.name}: {detail}", "see its arguments") from None
+
+    def _no_function(self, name: str) -> FlowError:
+        what = f"{self._kind}: SQL {self._text!r}: does not know the function {name}"
+        if name.lower() in REFUSED:
+            return FlowError(f"{self._kind}: SQL {self._text!r}: {name} {REFUSED[name.lower()]}", "see docs/sql.md")
+        near = near_names(name)
+        return FlowError(what, f"did you mean {', '.join(near)}? docs/sql.md lists all" if near else "see docs/sql.md")
 
 
 def _among(one: Value, others: Sequence[Value]) -> pc.Expression | None:
@@ -327,6 +433,16 @@ _ARITHMETIC: dict[type, Callable[[Value, Value], Any]] = {
     exp.Mod: values.remainder,
     exp.Pow: values.power,
 }
+_BITS: dict[type, Callable[..., pc.Expression]] = {
+    exp.BitwiseAnd: pc.bit_wise_and,
+    exp.BitwiseOr: pc.bit_wise_or,
+    exp.BitwiseLeftShift: pc.shift_left_checked,
+    exp.BitwiseRightShift: pc.shift_right_checked,
+}
+_SYNTAX = (
+    "+ - * / // % & | ~ << >> = <> < <= > >= || -> ->>, and or not, case, in, between, like, is [not] distinct from, "
+    "cast, try_cast, extract, interval, [position], [list], {'a': struct}"
+)
 _COMPARISONS: dict[type, Callable[[pc.Expression, pc.Expression], Any]] = {
     exp.EQ: pc.equal,
     exp.NEQ: pc.not_equal,
@@ -352,6 +468,13 @@ _NODES: tuple[tuple[tuple[type, ...], Callable[[_Compiler, Any], Value | pc.Expr
     ((exp.If,), _Compiler.condition),
     ((exp.Cast, exp.TryCast), _Compiler.cast),
     ((exp.Extract,), _Compiler.extract),
+    (tuple(_BITS), _Compiler.bits),
+    ((exp.BitwiseNot,), lambda compiler, node: pc.bit_wise_not(compiler.value(node.this).expression)),
+    ((exp.NullSafeEQ, exp.NullSafeNEQ), _Compiler.distinction),
+    ((exp.Interval,), _Compiler.interval),
+    ((exp.Array,), _Compiler.made_list),
+    ((exp.Struct,), _Compiler.struct),
+    ((exp.JSONExtract, exp.JSONExtractScalar), _Compiler.json),
     ((exp.DPipe,), _Compiler.concat),
     ((exp.Bracket,), _Compiler.item),
     ((exp.Anonymous,), _Compiler.call),

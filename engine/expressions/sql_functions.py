@@ -9,95 +9,38 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
+from difflib import get_close_matches
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from . import list_functions as lists
 from . import sql_decimals as decimals
+from .json_functions import JSON_FUNCTIONS
 from .list_functions import is_list, list_contains, list_extreme, list_item
+from .sql_arguments import Function, Values, constant, count, floating, plain, two
+from .sql_text_functions import TEXT_FUNCTIONS
+from .sql_time_functions import TIME_FUNCTIONS
 from .sql_values import Value, alike, as_item, cast_to, exact, minus, on_par, plus, remainder
-
-Values: TypeAlias = Sequence[Value]
-Function: TypeAlias = Callable[[Values], Any]
-
-
-def date_part(unit: str, value: Value) -> pc.Expression | None:
-    """A part of a date or time; None if there is no such part."""
-    function = FUNCTIONS.get(unit.lower()) if unit.lower() in PARTS else None
-    return None if function is None else function([value])
-
-
-# ---------------------------------------------------------------------- makers of functions
-
-
-def _plain(kernel: Callable[..., Any], least: int = 1, most: int | None = None) -> Function:
-    """A kernel that takes the arguments as they are."""
-
-    def function(values: Values) -> Any:
-        _count(values, least, most or least)
-        return kernel(*(value.expression for value in values))
-
-    return function
-
-
-def _floating(kernel: Callable[..., Any]) -> Function:
-    """A kernel of one number that computes in float64."""
-
-    def function(values: Values) -> Any:
-        _count(values, 1, 1)
-        return kernel(cast_to(values[0], pa.float64()).expression)
-
-    return function
-
-
-def _part(kernel: Callable[..., Any], **options: Any) -> Function:
-    def function(values: Values) -> Any:
-        _count(values, 1, 1)
-        return kernel(values[0].expression, **options)
-
-    return function
-
-
-def _count(values: Values, least: int, most: int) -> None:
-    if not least <= len(values) <= most:
-        wanted = str(least) if least == most else f"{least} to {most}"
-        raise ValueError(f"takes {wanted} arguments, not {len(values)}")
-
-
-def _constant(values: Values, position: int, type: type) -> Any:
-    value = values[position].constant
-    if not isinstance(value, type):
-        raise ValueError(f"argument {position + 1} must be a constant ({type.__name__})")
-    return value
-
-
-# ---------------------------------------------------------------------- functions
-
-
-def _two(make: Callable[[Value, Value], Any]) -> Function:
-    def function(values: Values) -> Any:
-        _count(values, 2, 2)
-        return make(*values)
-
-    return function
 
 
 def _chosen(kernel: Callable[..., Any]) -> Function:
     """A kernel that gives one of its arguments."""
 
     def function(values: Values) -> Any:
-        _count(values, 1, 64)
+        count(values, 1, 64)
         return kernel(*(value.expression for value in alike(values)))
 
     return function
 
 
 def _round(values: Values) -> Any:
-    _count(values, 1, 2)
-    digits = _constant(values, 1, int) if len(values) == 2 else 0
+    count(values, 1, 2)
+    digits = constant(values, 1, int) if len(values) == 2 else 0
     (value, *_) = values
     if not pa.types.is_decimal(value.type):
         return pc.round(value.expression, ndigits=digits, round_mode="half_towards_infinity")
@@ -115,7 +58,7 @@ def _whole(
     ``beyond`` that."""
 
     def function(values: Values) -> Any:
-        _count(values, 1, 1)
+        count(values, 1, 1)
         (value,) = values
         if not pa.types.is_decimal(value.type):
             return kernel((cast_to(value, pa.float64()) if pa.types.is_integer(value.type) else value).expression)
@@ -129,99 +72,35 @@ def _whole(
 
 
 def _abs(values: Values) -> Any:
-    _count(values, 1, 1)
+    count(values, 1, 1)
     (value,) = values
     return pc.abs_checked(exact(value).expression if pa.types.is_decimal(value.type) else value.expression)
 
 
 def _nullif(values: Values) -> Any:
-    _count(values, 2, 2)
+    count(values, 2, 2)
     one, other = (value.expression for value in on_par(*values))
     return pc.if_else(pc.coalesce(pc.equal(one, other), pc.scalar(False)), pc.scalar(None), values[0].expression)
 
 
-def _substring(values: Values) -> Any:
-    _count(values, 2, 3)
-    start = _constant(values, 1, int)
-    if start < 1:
-        raise ValueError("the first character has position 1")
-    if len(values) == 2:
-        return pc.utf8_slice_codeunits(values[0].expression, start - 1)
-    length = _constant(values, 2, int)
-    if length < 0:
-        raise ValueError("a length is 0 or more")
-    stop = start - 1 + length
-    return pc.utf8_slice_codeunits(values[0].expression, start - 1, stop)
-
-
-def _left(values: Values) -> Any:
-    _count(values, 2, 2)
-    return pc.utf8_slice_codeunits(values[0].expression, 0, _constant(values, 1, int))
-
-
-def _trimmed(plain: Callable[..., Any], of_characters: Callable[..., Any]) -> Function:
-    def function(values: Values) -> Any:
-        _count(values, 1, 2)
-        if len(values) == 1:
-            return plain(values[0].expression)
-        return of_characters(values[0].expression, _constant(values, 1, str))
-
-    return function
-
-
-def _with_text(kernel: Callable[..., Any]) -> Function:
-    """A kernel of a text and a constant one."""
-
-    def function(values: Values) -> Any:
-        _count(values, 2, 2)
-        return kernel(values[0].expression, _constant(values, 1, str))
-
-    return function
-
-
-def _replace(values: Values) -> Any:
-    _count(values, 3, 3)
-    pattern, replacement = _constant(values, 1, str), _constant(values, 2, str)
-    if not pattern:  # Arrow finds it for ever
-        return values[0].expression
-    return pc.replace_substring(values[0].expression, pattern, replacement)
-
-
-def _position(values: Values) -> Any:
-    """Characters, not bytes: one more than there are before the first place; 0 if there is none."""
-    _count(values, 2, 2)
-    text, wanted = values[0].expression, _constant(values, 1, str)
-    one, none = (pc.scalar(pa.scalar(number, pa.int32())) for number in (1, 0))
-    if not wanted:
-        return pc.if_else(pc.is_valid(text), one, pc.scalar(None))
-    before = pc.list_element(pc.split_pattern(text, wanted, max_splits=1), 0)
-    return pc.if_else(pc.match_substring(text, wanted), pc.add(pc.utf8_length(before), one), none)
-
-
-def _concat(values: Values) -> Any:
-    """Nulls count as empty texts. (Arrow's ``skip`` leaves out the rows in which all are null.)"""
-    texts = [cast_to(value, pa.string()).expression for value in values]
-    return pc.binary_join_element_wise(*texts, "", null_handling="replace", null_replacement="")
-
-
 def _length(values: Values) -> Any:
-    _count(values, 1, 1)
+    count(values, 1, 1)
     (value,) = values
     return (pc.list_value_length if is_list(value.type) else pc.utf8_length)(value.expression)
 
 
 def _contains(values: Values) -> Any:
-    _count(values, 2, 2)
+    count(values, 2, 2)
     one, other = values
     if is_list(one.type):
         other = as_item(other, one.type.value_type)
         return list_contains(one.expression, one.type, other.expression, other.type)
-    return pc.match_substring(one.expression, _constant(values, 1, str))
+    return pc.match_substring(one.expression, constant(values, 1, str))
 
 
 def _extreme(largest: bool) -> Function:
     def function(values: Values) -> Any:
-        _count(values, 1, 1)
+        count(values, 1, 1)
         if not is_list(values[0].type):
             raise ValueError(f"takes a list, not {values[0].type}")
         return list_extreme(values[0].expression, values[0].type, largest=largest)
@@ -230,16 +109,90 @@ def _extreme(largest: bool) -> Function:
 
 
 def _element(values: Values) -> Any:
-    _count(values, 2, 2)
-    position = _constant(values, 1, int)
+    count(values, 2, 2)
+    position = constant(values, 1, int)
     if not is_list(values[0].type) or position == 0:
         raise ValueError("takes a list and a position, from 1")
     return list_item(values[0].expression, values[0].type, position - 1 if position > 0 else position)
 
 
-def _date_trunc(values: Values) -> Any:
-    _count(values, 2, 2)
-    return pc.floor_temporal(values[1].expression, unit=_constant(values, 0, str).lower())
+def _pi(values: Values) -> Value:
+    count(values, 0, 0)
+    return Value.of(math.pi)
+
+
+def _log(values: Values) -> Any:
+    """To the base 10, or to the first argument's."""
+    count(values, 1, 2)
+    *base, value = (cast_to(each, pa.float64()).expression for each in values)
+    return pc.logb(value, *base) if base else pc.log10(value)
+
+
+def _power(values: Values) -> Any:
+    count(values, 2, 2)
+    return pc.power(*(cast_to(value, pa.float64()).expression for value in values))
+
+
+def _coalesce(values: Values) -> Any:
+    count(values, 1, 64)
+    return reduce(pc.coalesce, [value.expression for value in alike(values)])
+
+
+def _ifnull(values: Values) -> Any:
+    count(values, 2, 2)
+    return _coalesce(values)
+
+
+def _of_list(make: Callable[[pc.Expression, pa.DataType], Any]) -> Function:
+    def function(values: Values) -> Any:
+        count(values, 1, 1)
+        if not is_list(values[0].type):
+            raise ValueError(f"takes a list, not {values[0].type}")
+        return make(values[0].expression, values[0].type)
+
+    return function
+
+
+def list_value(values: Values) -> Any:
+    """A list of values that come together as those of ``coalesce`` do."""
+    count(values, 1, 64)
+    known = next((each.type for each in values if not pa.types.is_null(each.type)), pa.null())
+    given = [each if not pa.types.is_null(each.type) else Value(each.expression.cast(known), known) for each in values]
+    given = alike(given)
+    kinds = {each.type for each in given}
+    if len(kinds) > 1:
+        if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in kinds):
+            raise ValueError(f"takes values of one type, not {', '.join(map(str, kinds))}")
+        wide = pa.float64() if any(map(pa.types.is_floating, kinds)) else pa.int64()
+        given = [cast_to(each, wide) for each in given]
+    return lists.list_of([each.expression for each in given], given[0].type)
+
+
+def _append(values: Values) -> Any:
+    count(values, 2, 2)
+    one, item = values
+    if not is_list(one.type):
+        raise ValueError(f"takes a list, not {one.type}")
+    inner = one.type.value_type
+    single = lists.list_of([cast_to(as_item(item, inner), inner).expression], inner)
+    return lists.list_joined(one.expression, single, pa.list_(inner))
+
+
+def _list_concat(values: Values) -> Any:
+    count(values, 2, 64)
+    if not all(is_list(each.type) and each.type == values[0].type for each in values):
+        raise ValueError("takes lists of one type")
+    type = pa.list_(values[0].type.value_type)
+    return reduce(lambda one, other: lists.list_joined(one, other, type), [each.expression for each in values])
+
+
+def _array_to_string(values: Values) -> Any:
+    """Elements that are not null, as texts."""
+    count(values, 2, 2)
+    given, between = values[0], constant(values, 1, str)
+    if not is_list(given.type):
+        raise ValueError(f"takes a list, not {given.type}")
+    return lists.list_text(given.expression, given.type, between)
 
 
 def find_function(name: str) -> Function | None:
@@ -247,44 +200,65 @@ def find_function(name: str) -> Function | None:
     return FUNCTIONS.get(name.lower())
 
 
+def near_names(name: str) -> list[str]:
+    """Names of functions that somebody who writes ``name`` may mean."""
+    return get_close_matches(name.lower(), FUNCTIONS, n=5, cutoff=0.5)
+
+
+def arrow_function(name: str) -> Callable[..., Any] | None:
+    """A scalar function of ``pyarrow.compute`` of that name, which takes expressions and, by name, its options."""
+    if name not in pc.list_functions() or pc.get_function(name).kind != "scalar":
+        return None
+    found = getattr(pc, name, None)
+    return found if callable(found) else None
+
+
 FUNCTIONS: dict[str, Function] = {
     "abs": _abs,
     "ceil": _whole(pc.ceil, pc.greater, plus),
+    "ceiling": _whole(pc.ceil, pc.greater, plus),
     "floor": _whole(pc.floor, pc.less, minus),
     "trunc": _whole(pc.trunc, None, plus),
     "round": _round,
-    "sign": _plain(pc.sign),
-    "sqrt": _floating(pc.sqrt),
-    "exp": _floating(pc.exp),
-    "ln": _floating(pc.ln),
-    "log10": _floating(pc.log10),
-    "log2": _floating(pc.log2),
-    "power": lambda values: pc.power(*(cast_to(value, pa.float64()).expression for value in values)),
-    "mod": _two(remainder),
-    "isnan": _plain(pc.is_nan),
+    "sign": plain(pc.sign),
+    "sqrt": floating(pc.sqrt),
+    "cbrt": floating(lambda value: pc.multiply(pc.sign(value), pc.power(pc.abs(value), pc.scalar(1 / 3)))),
+    "exp": floating(pc.exp),
+    "ln": floating(pc.ln),
+    "log": _log,
+    "log10": floating(pc.log10),
+    "log2": floating(pc.log2),
+    "power": _power,
+    "pow": _power,
+    "pi": _pi,
+    "sin": floating(pc.sin),
+    "cos": floating(pc.cos),
+    "tan": floating(pc.tan),
+    "cot": floating(lambda value: pc.divide(pc.scalar(1.0), pc.tan(value))),
+    "asin": floating(pc.asin),
+    "acos": floating(pc.acos),
+    "atan": floating(pc.atan),
+    "atan2": floating(pc.atan2, 2),
+    "degrees": floating(lambda value: pc.multiply(value, pc.scalar(180 / math.pi))),
+    "radians": floating(lambda value: pc.multiply(value, pc.scalar(math.pi / 180))),
+    "xor": plain(pc.bit_wise_xor, 2),
+    "mod": two(remainder),
+    "isnan": plain(pc.is_nan),
+    "isinf": plain(pc.is_inf),
+    "isfinite": plain(pc.is_finite),
     "greatest": _chosen(pc.max_element_wise),
     "least": _chosen(pc.min_element_wise),
-    "coalesce": lambda values: reduce(pc.coalesce, [value.expression for value in alike(values)]),
+    "coalesce": _coalesce,
+    "ifnull": _ifnull,
+    "nvl": _ifnull,
     "nullif": _nullif,
-    "lower": _plain(pc.utf8_lower),
-    "upper": _plain(pc.utf8_upper),
-    "reverse": _plain(pc.utf8_reverse),
     "length": _length,
     "len": _length,
-    "trim": _trimmed(pc.utf8_trim_whitespace, pc.utf8_trim),
-    "ltrim": _trimmed(pc.utf8_ltrim_whitespace, pc.utf8_ltrim),
-    "rtrim": _trimmed(pc.utf8_rtrim_whitespace, pc.utf8_rtrim),
-    "substring": _substring,
-    "substr": _substring,
-    "left": _left,
-    "replace": _replace,
-    "strpos": _position,
-    "concat": _concat,
-    "starts_with": _with_text(pc.starts_with),
-    "ends_with": _with_text(pc.ends_with),
-    "regexp_matches": _with_text(pc.match_substring_regex),
+    "char_length": _length,
+    "character_length": _length,
     "contains": _contains,
     "list_contains": _contains,
+    "list_has": _contains,
     "array_contains": _contains,
     "cardinality": _length,
     "array_length": _length,
@@ -294,16 +268,29 @@ FUNCTIONS: dict[str, Function] = {
     "list_min": _extreme(False),
     "element_at": _element,
     "list_extract": _element,
-    "date_trunc": _date_trunc,
-    "year": _part(pc.year),
-    "quarter": _part(pc.quarter),
-    "month": _part(pc.month),
-    "week": _part(pc.iso_week),
-    "day": _part(pc.day),
-    "dayofweek": _part(pc.day_of_week, count_from_zero=True, week_start=7),
-    "dayofyear": _part(pc.day_of_year),
-    "hour": _part(pc.hour),
-    "minute": _part(pc.minute),
-    "second": _part(pc.second),
+    "list_sum": _of_list(lists.list_sum),
+    "list_avg": _of_list(lists.list_mean),
+    "list_mean": _of_list(lists.list_mean),
+    "list_sort": _of_list(lambda given, type: lists.list_sorted(given, type, largest_first=False)),
+    "array_sort": _of_list(lambda given, type: lists.list_sorted(given, type, largest_first=False)),
+    "list_reverse_sort": _of_list(lambda given, type: lists.list_sorted(given, type, largest_first=True)),
+    "list_distinct": _of_list(lists.list_distinct),
+    "list_value": list_value,
+    "list_append": _append,
+    "list_concat": _list_concat,
+    "array_to_string": _array_to_string,
+    **TEXT_FUNCTIONS,
+    **TIME_FUNCTIONS,
+    **JSON_FUNCTIONS,
 }
-PARTS = ("year", "quarter", "month", "week", "day", "dayofweek", "dayofyear", "hour", "minute", "second")
+REFUSED = {
+    name: "gives other values each time, so rows would not come the same again: "
+    + ("compare a column with a constant" if name != "random" else "take part of the digits of md5(...) of a column")
+    for name in ("random", "now", "current_date", "current_timestamp", "get_current_timestamp", "today", "uuid")
+}
+"""Functions that are known and cannot be called, and why."""
+MAY_FAIL = {
+    *("abs", "ceil", "ceiling", "floor", "round", "trunc", "mod", "repeat", "chr", "list_sum", "make_date", "date_add"),
+    *("strptime", "regexp_extract", *JSON_FUNCTIONS, *(name for name in TIME_FUNCTIONS if name.startswith("to_"))),
+}
+"""Functions that are an error of the data for some values."""

@@ -30,11 +30,13 @@ _EXACT_IN_FLOAT32 = 2**24
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An expression with its type; ``constant`` is what it always is, None if it is none (or null)."""
+    """An expression with its type; ``constant`` is what it always is, None if it is none (or null). ``meant``: of JSON
+    text the value that a cast reads."""
 
     expression: pc.Expression
     type: pa.DataType
     constant: Any = None
+    meant: Value | None = None
 
     @classmethod
     def of(cls, constant: Any) -> Value:

@@ -178,7 +178,7 @@ def test_list_functions_work_on_slices_and_on_batches_larger_than_acero_handles_
     [
         ("a >", "filter: cannot read 'a >': Required keyword"),
         ("nope > 1", "filter: its input has no column 'nope'(.|\n)*a, b, x"),
-        ("levenshtein(s, 'a') = 1", "does not know the function levenshtein(.|\n)*list_contains(.|\n)*year"),
+        ("levenshtein(s, 'a') = 1", "does not know the function levenshtein(.|\n)*docs/sql.md"),
         ("sum(a) over () > 1", "does not know 'SUM"),
         ("(select true)", "does not know"),
         ("a; b", "does not know"),
@@ -189,7 +189,7 @@ def test_list_functions_work_on_slices_and_on_batches_larger_than_acero_handles_
         ("list_max(a) > 1", "takes a list, not int32"),
         ("list_contains(l, s)", "cannot contain a value of type string"),
         ("cast(a as json) is null", "cannot cast to JSON"),
-        ("try_cast(s as int) = 1", "TRY_CAST"),
+        ("try_cast(s as json) = 1", "cannot cast to JSON"),
         ("s + 1 > 2", "no kernel matching"),
         ("d > 'tomorrow'", "tomorrow"),
         ("a + b", "is int64, not a condition"),
