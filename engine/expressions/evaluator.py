@@ -36,7 +36,8 @@ _FEWER_DIGITS = (
 _REMEDIES = {
     "does not fit in precision": _FEWER_DIGITS,
     "rescaling decimal value": _FEWER_DIGITS,
-    "divide by zero": "divide by nullif(divisor, 0), which gives null, or in a CASE of SQL text: if_else computes both branches",
+    "divide by zero": "divide by nullif(divisor, 0), which gives null, or in a CASE of SQL text: if_else computes both "
+    "of its branches",
 }
 _UNKNOWN = re.compile(r"No match for FieldRef\.(?P<reference>.*?) in ", re.DOTALL)
 _STEP = re.compile(r"Name\((.*?)\)")
