@@ -54,9 +54,10 @@ def test_job_moves_to_another_parallelism_by_way_of_its_former_one(tmp_path, mon
 
 
 @pytest.mark.parametrize("parallelism", [2, 3])
-def test_job_that_fits_starts_at_once(tmp_path, parallelism):
+def test_job_with_nothing_in_flight_starts_at_once(tmp_path, parallelism):
     state, out = tmp_path / "state", tmp_path / "out"
-    job = ps.run_local(flow_into(out), parallelism=3, checkpoints=state, rate=4000)
+    aligned = ps.Checkpoints(state, alignment="aligned")
+    job = ps.run_local(flow_into(out), parallelism=3, checkpoints=aligned, rate=4000)
     job.checkpoint(PATIENCE)
     job.cancel()
     job.wait_until(lambda status: status.is_over, PATIENCE)
@@ -86,7 +87,7 @@ def ordered(folder):
 
 def test_rows_in_flight_go_on_in_their_order_after_savepoint_stop_and_another_parallelism(tmp_path):
     def at(name):
-        return ps.Checkpoints(tmp_path / name, every="100ms", alignment="unaligned")
+        return ps.Checkpoints(tmp_path / name, every="100ms")
 
     out, uncut = tmp_path / "out", tmp_path / "uncut"
     job = ps.run_local(flow_into(out), parallelism=2, checkpoints=at("first"), rate=8000)

@@ -93,7 +93,7 @@ def test_job_that_is_suspended_again_and_again_gives_the_same_rows(tmp_path, und
 
 def test_rows_of_a_suspended_job_are_visible_up_to_the_savepoint_and_groups_stay_open(tmp_path):
     job = started(tmp_path)
-    job.stop(timeout=PATIENCE)
+    job.stop(timeout=PATIENCE, aligned=True)
     (numbers, *_) = job.audit().sources
     values = ds.dataset(tmp_path / "out" / "rows").to_table().num_rows
     assert values == numbers.rows / 2
@@ -161,7 +161,7 @@ def test_snapshot_without_the_rows_before_it_is_refused(tmp_path):
 
 
 def test_flow_that_has_changed_takes_what_it_knows_of_a_snapshot_if_that_is_allowed(tmp_path, undisturbed):
-    saved = started(tmp_path).stop(timeout=PATIENCE)
+    saved = started(tmp_path).stop(timeout=PATIENCE, aligned=True)
     less = ps.Flow("saved", lanes=4)
     rows = less.from_tables(tables(), name="numbers")
     rows.filter(pc.bit_wise_and(ps.field("value"), 1) == 0).write_parquet(tmp_path / "out" / "rows", name="rows")
@@ -171,6 +171,16 @@ def test_flow_that_has_changed_takes_what_it_knows_of_a_snapshot_if_that_is_allo
     job = ps.run_local(less, allow_changes=True, **options).wait(PATIENCE)
     assert job.audit().clean
     assert ds.dataset(tmp_path / "out" / "rows").to_table().sort_by("value") == undisturbed[0]
+
+
+def test_savepoint_with_rows_in_flight_is_for_the_flow_that_it_was_taken_of(tmp_path):
+    saved = started(tmp_path).stop(timeout=PATIENCE)
+    less = ps.Flow("saved", lanes=4)
+    less.from_tables(tables(), name="numbers").write_parquet(tmp_path / "out" / "rows", name="rows")
+    options = {"parallelism": 2, "checkpoints": tmp_path / "b", "from_snapshot": saved.path}
+    with pytest.raises(ConfigurationError, match="no stage 'gather-1'") as found:
+        ps.run_local(less, allow_changes=True, **options)
+    assert "aligned=True" in str(found.value)
 
 
 def test_snapshot_of_other_data_is_refused(tmp_path):
@@ -299,12 +309,6 @@ def test_statistics_of_checkpoints_tell_of_kinds_sizes_and_tasks(tmp_path):
     assert {vertex.vertex for vertex in shown.completed.vertices} == {task.vertex for task in job.tasks()}
     job.wait(PATIENCE)
     assert job.checkpoints().counts.completed == job.status().checkpoints_completed
-
-
-def test_checkpoints_that_overlap_give_the_same_rows(tmp_path, undisturbed):
-    checkpoints = every(tmp_path / "a", every="5ms", max_concurrent=3)
-    ps.run_local(flow(tmp_path / "out", PACE), parallelism=2, checkpoints=checkpoints).wait(PATIENCE)
-    assert read(tmp_path / "out") == undisturbed
 
 
 @pytest.mark.parametrize(("retention", "stays"), [("always", True), ("on_cancellation", False), ("never", False)])

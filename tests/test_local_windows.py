@@ -280,11 +280,24 @@ def test_flow_that_is_fed_only_in_part_is_refused(tmp_path):
         ps.run_local(flow)
 
 
-def test_checkpoints_that_overtake_are_refused(tmp_path):
-    flow = ps.Flow("overtaken", order="arrival")
-    flow.from_split_sets(LEFT, name="left").gather().write_parquet(tmp_path / "out")
-    with pytest.raises(ConfigurationError, match="could overtake task barriers"):
-        ps.run_local(flow, checkpoints=ps.Checkpoints(tmp_path / "state", alignment="unaligned"))
+@pytest.mark.parametrize("order", ["arrival", "deterministic"])
+def test_checkpoints_of_a_fed_flow_stand_between_windows_with_nothing_in_flight(tmp_path, order):
+    """So a job that goes on in the middle of an open window needs no window to end at its former parallelism first."""
+
+    def flow() -> ps.Flow:
+        made = ps.Flow("between", order=order)
+        made.from_split_sets(LEFT, name="left").gather().write_parquet(tmp_path / "out")
+        return made
+
+    with ps.run_local(flow(), parallelism=2, checkpoints=checkpoints(tmp_path)) as job:
+        feed(job, [{"left": rows((1, 1), (2, 2))}]).wait(PATIENCE)
+        job.add_splits({"left": rows((3, 3))})
+        assert {each.unaligned for each in job.checkpoints().history} == {0}
+    with ps.run_local(flow(), parallelism=1, checkpoints=checkpoints(tmp_path)) as job:
+        feed(job, [{"left": rows((4, 4))}]).wait(PATIENCE)
+        job.no_more_splits()
+        assert job.wait(PATIENCE).audit().clean
+    assert written(tmp_path / "out") == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
 def test_job_with_splits_of_its_own_cannot_be_fed(tmp_path):

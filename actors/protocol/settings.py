@@ -59,12 +59,14 @@ class Checkpoints:
     """A checkpoint that is not complete after this long is aborted and counts as failed."""
     max_concurrent: int = 1
     """Checkpoints that may be in flight at once, savepoints aside. With a minimum pause it is always one."""
-    alignment: Alignment = "aligned"
-    """"unaligned": barriers overtake batches, which then belong to the checkpoint, so that it does not wait for who is
-    slow. In a flow with deterministic order so are savepoints, unless they are asked for as aligned, and a job goes on
-    in the middle of what it was doing, at the same parallelism; with ``order="arrival"`` savepoints are aligned."""
+    alignment: Alignment = "unaligned"
+    """"unaligned": every task cuts where it stands. Barriers overtake the batches that wait, which then belong to the
+    checkpoint, and a job goes on in the middle of what it was doing. No checkpoint waits for more than one piece of
+    each operator. "aligned": barriers keep their place among the batches, behind a round on which all sources agree.
+    Such a checkpoint holds nothing in flight, and is complete when everything before it has been processed."""
     alignment_timeout: Duration | None = None
-    """With "aligned": after so long barriers overtake batches nevertheless. None: never."""
+    """Whatever ``alignment`` says: a checkpoint is aligned for so long at most. Then it is given up, which does not
+    count as failed, and the tasks cut where they stand. None: there is no attempt, or, with "aligned", no end of it."""
     retained: int = 2
     """Completed checkpoints kept while the job runs. Pinned ones are kept as well."""
     retention: Retention = "always"
@@ -96,12 +98,12 @@ class Checkpoints:
         """Seconds of alignment after which barriers overtake batches; None: never. Raises ConfigurationError."""
         if self.alignment not in ("aligned", "unaligned"):
             raise ConfigurationError(f"alignment={self.alignment!r} is unknown", 'give "aligned" or "unaligned"')
-        if self.alignment == "unaligned":
-            return 0.0
-        timeout = None if self.alignment_timeout is None else seconds(self.alignment_timeout, "alignment_timeout")
-        if timeout is not None and timeout <= 0:
+        if self.alignment_timeout is None:
+            return 0.0 if self.alignment == "unaligned" else None
+        timeout = seconds(self.alignment_timeout, "alignment_timeout")
+        if timeout <= 0:
             message = f"alignment_timeout={self.alignment_timeout!r} is no time to wait"
-            raise ConfigurationError(message, 'give more than 0 seconds, or alignment="unaligned"')
+            raise ConfigurationError(message, 'give more than 0 seconds, or alignment="unaligned" alone')
         return timeout
 
     def for_coordinator(self) -> Settings:

@@ -15,6 +15,7 @@ from ...engine.core.errors import Domain, PenstockError, unexpected
 from ...engine.core.identity import TaskId
 from ...engine.plan.partitioning import Broadcast, Gather
 from ...engine.plan.plan import Exchange, JobPlan, StagePlan
+from ...engine.planner.overtaking import cuts_whole
 
 _PATTERNS = {"all_to_all": Pattern.ALL_TO_ALL, "pointwise": Pattern.POINTWISE}
 
@@ -42,7 +43,7 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
         lanes=plan.lanes,
         parts=plan.parts,
         broadcasts=plan.broadcasts,
-        cuts=plan.deterministic,
+        cuts=cuts_whole(plan),
         shape=_shape(plan),
         round_rows=plan.round_rows,
     )

@@ -57,7 +57,7 @@ def _refused(message: str, remedy: str) -> Failure:
     return Failure(
         message=f"the checkpoint holds batches that were in flight and that nobody can read: {message}",
         retry=False,
-        remedy=f"{remedy}, or start from an aligned savepoint, which holds none",
+        remedy=f"{remedy}, or start from one that was taken with aligned=True, which holds none",
         kind="ConfigurationError",
     )
 

@@ -348,8 +348,3 @@ def check_fed(plan: JobPlan) -> None:
             f"the caller feeds {', '.join(plan.fed)}, but not {', '.join(others)}: a task barrier needs all sources",
             "feed all sources (flow.from_split_sets) or none; small tables fit a lookup_join with ps.index",
         )
-    if plan.fed and plan.alignment_timeout is not None:
-        raise ConfigurationError(
-            "checkpoints that overtake batches could overtake task barriers",
-            "leave out alignment= in Checkpoints(…): the flow is fed by split sets",
-        )

@@ -58,11 +58,13 @@ class FreeEdges:
 
 
 def cuts_whole(plan: JobPlan) -> bool:
-    """Whether the tasks of the plan cut as a whole at unaligned barriers (``runtime.task_cut``)."""
-    return plan.deterministic
+    """Whether the tasks of the plan cut as a whole at unaligned barriers (``runtime.task_cut``). Not those of a flow
+    that is fed: its checkpoints stand between windows, where nothing is in flight, and so fit every parallelism."""
+    return plan.deterministic and not plan.fed
 
 
 def with_alignment(plan: JobPlan, timeout: float | None) -> JobPlan:
     """The plan, with barriers that overtake after ``timeout`` seconds (0: at once, None: never). In a flow with
-    deterministic order none does: its tasks cut as a whole, when the coordinator says so."""
-    return plan if plan.deterministic else replace(plan, alignment_timeout=timeout)
+    deterministic order none does: its tasks cut as a whole, when the coordinator says so. Nor in one that is fed, where
+    a barrier could overtake a task barrier; between two windows nothing is in its way."""
+    return plan if plan.deterministic or plan.fed else replace(plan, alignment_timeout=timeout)

@@ -41,24 +41,31 @@ from .shell import OpenQuery, Shell, close, resolve, run
 # One thread of the pool, and the turns that it gives.
 #
 # A slice is measured in CPU time of this thread, so that neither a busy machine nor a wait for the interpreter's lock
-# shortens it. It ends early, at the next question, when someone more urgent wants the worker.
+# shortens it. It ends early, at the next question, when someone more urgent wants the worker, and late when it has only
+# waited: a user's function that asks a service takes no CPU time.
 
 SLICE_SECONDS = 0.004
 """CPU time of a turn: long against the 30 µs that giving one costs, short against what people notice."""
 
+LONGEST_TURN_SECONDS = 0.05
+"""By the clock: behind whoever sleeps between two questions others wait no longer, nor does a checkpoint for them."""
+
 
 class SlicedQuantum:
-    """A turn that lasts ``SLICE_SECONDS`` of this thread's CPU time. It is asked between any two operators. The
-    clock of the thread costs a call of the system: it is looked at when so much time has passed that it may be over."""
+    """A turn that lasts ``SLICE_SECONDS`` of this thread's CPU time, and ``LONGEST_TURN_SECONDS`` by the clock. It is
+    asked between any two operators. The clock of the thread costs a call of the system: it is looked at when so much
+    time has passed that it may be over."""
 
-    __slots__ = ("_earliest", "_entry", "_until", "now", "started")
+    __slots__ = ("_earliest", "_entry", "_latest", "_until", "now", "started")
 
     def __init__(self, entry: Entry, now: float, seconds: float) -> None:
         self._entry = entry
         self.now = now
         self.started = time.thread_time()
         self._until = self.started + seconds
-        self._earliest = time.perf_counter() + seconds
+        began = time.perf_counter()
+        self._earliest = began + seconds
+        self._latest = began + LONGEST_TURN_SECONDS
 
     def expired(self) -> bool:
         if self._entry.yield_asked:
@@ -66,6 +73,8 @@ class SlicedQuantum:
         passed = time.perf_counter()
         if passed < self._earliest:
             return False
+        if passed >= self._latest:
+            return True
         left = self._until - time.thread_time()
         self._earliest = passed + left
         return left <= 0

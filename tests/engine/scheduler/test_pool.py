@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from penstock.engine.core.errors import ConfigurationError, InternalError
-from penstock.engine.scheduler.pool import PoolScheduler, Worker, default_degree, shared_pool
+from penstock.engine.scheduler.pool import LONGEST_TURN_SECONDS, PoolScheduler, Worker, default_degree, shared_pool
 from penstock.engine.scheduler.protocol import Blocked, QueryTimeoutError, Share
 from penstock.engine.scheduler.serial import SerialScheduler
 from support.scheduling import BLOCKED, FINISHED, INPUT, PROGRESS, Endless, Probe, Script, add_chain
@@ -231,6 +231,26 @@ def test_slice_ends_by_the_threads_cpu_time() -> None:
         query.closed.result(LONG)
         assert probe.spent > 0.004
         assert query.statistics().handles[0].cpu >= probe.spent
+
+
+def test_who_only_waits_gives_its_thread_back_by_the_clock() -> None:
+    """A function that sleeps uses up no CPU time, and others would never come in."""
+
+    class Sleeping(Probe):
+        def turn(self, quantum):
+            self.slept = 0
+            while not quantum.expired():
+                time.sleep(LONGEST_TURN_SECONDS)
+                self.slept += 1
+            return FINISHED
+
+    with PoolScheduler(1) as pool:
+        query = pool.open("q")
+        probe = Sleeping("r")
+        query.add(probe)
+        query.start()
+        query.closed.result(LONG)
+        assert probe.slept == 1
 
 
 def test_pool_has_threads_only_while_something_is_open() -> None:
