@@ -207,10 +207,12 @@ def test_rank_is_never_farther_before_one_that_stands_still_than_it_was_told(sta
     other.start()
     take(readers[0], 1)
     other.join()
+    most = 3 if options else 6
+    take(readers[0], most - 1)  # these come, however busy the machine is
     readers[0].timeout = 1.0
     with pytest.raises(TimeoutError, match="waits for rank 1 of 2, which is at batch 1"):
-        take(readers[0], 100)
-    assert readers[0].step == (3 if options else 6)
+        take(readers[0], 1)
+    assert readers[0].step == most
     for reader in readers:
         reader.close(0.0)
 
