@@ -330,7 +330,7 @@ class Coordinator:
             return True
         self._context.tasks.move(record, TaskStatus.FINISHED)
         job.commits.finished(record.id)
-        return job.checkpoints.finished(record) or self._context.tasks.all_finished
+        return job.checkpoints.finished(record) or not self._context.tasks.anything_runs
 
     def _note_loss(self, event: TaskFailed | TaskLost) -> None:
         job = self._job

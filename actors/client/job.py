@@ -351,12 +351,12 @@ class Job:
 
     @checked(ConfigurationError)
     def checkpoint(self, timeout: Seconds | None = None) -> CheckpointId:
-        """Take a checkpoint now and wait for it."""
+        """Take a checkpoint now and wait for it; while a part of the job restarts, for one of all of it."""
         before = self._running("ask for a checkpoint while the job runs")
         after = before.pending.checkpoint if before.pending is not None else before.latest_completed
         self._request(CheckpointRequested(UNKNOWN_TIME))
-        status = self.wait_until(lambda status: _newer(status.latest_completed, after) is not None, timeout)
-        taken = _newer(status.latest_completed, after)
+        status = self.wait_until(lambda status: _newer(status.latest_whole, after) is not None, timeout)
+        taken = _newer(status.latest_whole, after)
         if taken is None:
             raise _over(status, "without another checkpoint", "ask for it while the job runs")
         return taken

@@ -2,7 +2,8 @@
 
 Rules:
 
-1. A checkpoint starts only while every task runs or has finished. Several may be in flight, as the decider says; in a
+1. A checkpoint starts only while every task runs or has finished, but for those of regions that are carried (rule 6).
+   Several may be in flight, as the decider says; in a
    deterministic flow the next one starts when every task that was triggered for the one before has taken its snapshot.
    What sources propose then lies behind that, so barriers are in every channel in the order of their ids.
 2. What is acknowledged by a stale attempt, or for a checkpoint that is over, is discarded, except files that a kept or
@@ -13,6 +14,11 @@ Rules:
 5. Failures count in a row; one more than the settings tolerate fails the job (:meth:`Checkpoints.take_failure`). When
    the savepoint that the job stops with is aborted after its trigger, its sources have stopped: the job must restart
    (:meth:`Checkpoints.take_interruption`).
+6. A region that does not run is *carried* by a checkpoint, where the newest one in the log holds it and the job shares
+   nothing between regions (:meth:`Checkpoints._is_carried`): it takes no part, and what it had acknowledged is dropped
+   as if the checkpoint were aborted. One that dies after all of it has cut keeps its cut until it is deployed again:
+   it must then begin at what the newest checkpoint in the log says, and this one is not there yet. Nobody but carried
+   regions: no checkpoint.
 """
 
 from __future__ import annotations
@@ -47,6 +53,7 @@ from .pending import (
     PendingCheckpoint,
     Phase,
     compute_checkpoint_plan,
+    flags_of,
     orphaned_consumers,
     vertex_states,
 )
@@ -66,6 +73,9 @@ SOURCE_ENDS = Failure("the end of a source is still on its way to the sinks", re
 
 NOT_ALIGNED = Failure("its barriers did not align in time: the tasks cut where they stand instead", retry=True)
 """Why a checkpoint by agreement was given up."""
+
+DEPLOYED_AGAIN = Failure("the only region that took part is deployed again", retry=True)
+"""Why a checkpoint that nobody else takes part in is given up."""
 
 OVERTAKEN_END = Failure("a task has finished whose last rows the checkpoint's barrier may have overtaken", retry=True)
 """Why its own acknowledgement is needed, and not waited for: the next checkpoint comes behind those rows."""
@@ -166,17 +176,61 @@ class Checkpoints:
         """Some task does not run: no checkpoint until ``job_runs``."""
         self._requests.job_stops()
 
+    def part_runs(self) -> None:
+        """Some region runs, and some does not."""
+        self._requests.part_runs(self._context.now)
+
+    def region_lost(self, region: Region, failure: Failure) -> None:
+        """Its tasks are about to be stopped: what is on its way goes on without them, if it may (rule 6)."""
+        for pending in list(self.pendings.values()):
+            if not pending.is_open or pending.id not in self.pendings:
+                continue
+            if not self._may_carry(pending.request) or not self._is_carried(region):
+                self.abort(pending, failure)
+            elif not pending.has_cut(region.tasks):
+                self._carry_region(pending, region, failure)
+
     def region_stops(self, region: Region) -> None:
-        """Its tasks do not run: nothing on its way is complete without them, and they will reach their end again."""
+        """Its tasks do not run any more, and will reach their end again."""
         self._branches.region_stopped(region)
-        self._requests.job_stops()
+        self._requests.part_runs(self._context.now)
+
+    def region_restarts(self, region: Region) -> None:
+        """It is deployed from the newest checkpoint: its cut for another one that is on its way is of no use."""
+        for pending in list(self.pendings.values()):
+            if pending.is_open and region.index not in pending.carried and pending.id in self.pendings:
+                self._carry_region(pending, region, DEPLOYED_AGAIN)
+
+    def _carry_region(self, pending: PendingCheckpoint, region: Region, failure: Failure) -> None:
+        dropped = pending.carry(region.index, region.tasks)
+        self._history.carried(pending, region.tasks, dropped)
+        self._requests.carries(pending.request)
+        if pending.waiting or pending.acked:
+            self._trigger_if_proposed(pending)
+        else:
+            self.abort(pending, failure)
+        self.discard(tuple(handle for state in dropped for handle in state.state))
+
+    def _may_carry(self, request: Request) -> bool:
+        """Whether the checkpoint may do without some region."""
+        return not request.kind.is_savepoint and request.cause is not Cause.MOVE
+
+    def _is_carried(self, region: Region) -> bool:
+        """Whether checkpoints can do without the region: the newest one holds what it goes on from, as it is. Not where
+        somebody outside reads its rows, nor where regions share the sets of splits that they read."""
+        graph, latest = self._context.graph, self._context.retained.latest
+        if latest is None or latest.root or latest.parallelism != graph.parallelism or graph.split_tasks:
+            return False
+        return not any(task.vertex in graph.paced for task in region.tasks) if graph.paced else True
 
     # --- start ---------------------------------------------------------------------------------------------------
 
     @property
     def _may_start(self) -> bool:
         """Rule 1, and that of ``released_splits``."""
-        between_windows = self._context.splits.is_between_windows
+        between_windows, tasks = self._context.splits.is_between_windows, self._context.tasks
+        if not tasks.anything_runs or not all(self._is_carried(tasks.regions[index]) for index in tasks.down):
+            return False
         if not (between_windows and self._context.graph.deterministic):
             return between_windows
         return all(one.sources_are_done for one in self.pendings.values() if one.is_open)
@@ -187,7 +241,9 @@ class Checkpoints:
         request = self._requests.choose(context.now)
         if request is None or not self._may_start:
             return
-        plan = compute_checkpoint_plan(context.graph, vertex_states(context.tasks))
+        tasks = context.tasks
+        left_out = flags_of(context.graph, (task for index in tasks.down for task in tasks.regions[index].tasks))
+        plan = compute_checkpoint_plan(context.graph, vertex_states(tasks), left_out=left_out)
         if isinstance(plan, CheckpointPlan) and plan.waits:
             self._start(plan, request)
 
@@ -205,9 +261,12 @@ class Checkpoints:
         pending = PendingCheckpoint(id, triggered, wait_for, proposing, context.now, request, finished, is_cut=is_cut)
         if context.splits.begun:
             pending.splits, pending.assigned = context.splits.boundary, context.splits.released
+        pending.carried |= context.tasks.down
         self.pendings[id] = pending
         self._history.started(pending)
-        self._requests.started(request, context.now)
+        for index in sorted(pending.carried):
+            self._history.carried(pending, context.tasks.regions[index].tasks, ())
+        self._requests.started(request, context.now, not pending.carried)
         self._orders.begin(pending)
 
     def _cuts(self, request: Request) -> bool:
@@ -518,6 +577,9 @@ class Checkpoints:
         latest = self._context.retained.latest_id
         for pending in self.pendings.values():
             pending.validate()
+            for task in (task for index in pending.carried for task in self._context.tasks.regions[index].tasks):
+                if task in pending.waiting or task in pending.acked or task in pending.finished:
+                    raise AssertionError(f"checkpoint {pending.id} carries {task}, which takes part")
             if latest is not None and pending.id <= latest and not pending.kind.is_savepoint:
                 raise AssertionError(f"checkpoint {pending.id} is pending after {latest} completed")
         if list(self.pendings) != sorted(self.pendings):

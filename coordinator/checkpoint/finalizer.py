@@ -14,6 +14,8 @@ Rules:
 5. A vertex whose tasks were deployed as finished, some or all, had finished as a whole; so the manifest says.
 6. The state of a task that has finished, or that was deployed as finished, is carried on from the newest checkpoint;
    its committables are visible, or still open. Not its channel files: it is over, so all has arrived.
+7. The state of a region that takes no part is that of the newest checkpoint, all of it: the region goes on from there
+   whichever of the two it is restored from. Its committables are visible, or still open, too.
 """
 
 from __future__ import annotations
@@ -111,6 +113,13 @@ class CheckpointFinalizer:
         pending.move(Phase.STORING)
         self._context.order(self._context.log.store(manifest))
 
+    def made_again(self, manifest: Manifest) -> Manifest:
+        """The manifest that is being stored, at the log's next number: another one has become the newest."""
+        pending = self._checkpoints.pendings[manifest.checkpoint]
+        if pending.manifest is not None:
+            return replace(manifest, number=self._context.log.next_number)
+        return self._manifest(pending)
+
     def _copy(self, pending: PendingCheckpoint) -> None:
         manifest, request = self._manifest(pending), pending.request
         pending.move(Phase.COPYING)
@@ -199,6 +208,8 @@ class CheckpointFinalizer:
         self._checkpoints.succeeded(manifest.checkpoint)
         self.let_go(self._retained.add(manifest))
         for state in manifest.tasks:
+            if state.cut is not None:
+                continue
             record = tasks[state.task]
             if state.data_ended and record.state is not TaskStatus.STOPPED:
                 tasks.cover(record, manifest.checkpoint)
@@ -259,15 +270,16 @@ def make_manifest(
     uncommitted: tuple[tuple[TaskId, Committable], ...],
 ) -> Manifest:
     """The manifest, at the log's next number."""
+    others = _carried_on(context, pending, completed)
     made = Manifest(
         number=context.log.next_number,
         checkpoint=pending.id,
         fingerprint=context.fingerprint,
         parallelism=dict(context.graph.parallelism),
-        tasks=_task_states(pending, completed),
+        tasks=_task_states(pending, completed, others),
         uncommitted=uncommitted,
         kind=pending.kind.value,
-        operators=describe_operators(context.graph, pending),
+        operators=describe_operators(context.graph, pending, others, completed.latest),
         lanes=context.graph.lanes,
         parts=context.graph.parts,
         broadcasts=context.graph.broadcasts,
@@ -284,10 +296,27 @@ def make_manifest(
     return replace(made, shape=context.graph.shape) if flights(made) else made
 
 
-def describe_operators(graph: ExecutionGraph, pending: PendingCheckpoint) -> tuple[OperatorEntry, ...]:
-    """How far every operator has finished."""
-    over = _surely_finished(graph, pending).by_vertex()
+def _carried_on(context: Context, pending: PendingCheckpoint, completed: RetainedCheckpoints) -> list[TaskState]:
+    """What the newest checkpoint says of the regions that take no part."""
+    found: list[TaskState] = []
+    for task in (task for index in sorted(pending.carried) for task in context.tasks.regions[index].tasks):
+        state, cut = completed.state_of(task), completed.cut_of(task)
+        if state is None:
+            raise AssertionError(f"{task} takes no part in {pending.id}, and no completed checkpoint holds it")
+        found.append(replace(state, committables=(), cut=cut))
+    return found
+
+
+def describe_operators(
+    graph: ExecutionGraph, pending: PendingCheckpoint, others: Sequence[TaskState] = (), before: Manifest | None = None
+) -> tuple[OperatorEntry, ...]:
+    """How far every operator has finished. ``others``: of regions that take no part, as the checkpoint ``before`` has
+    them; a vertex that it says had finished is deployed as finished ever after."""
+    over = _surely_finished(graph, pending, others).by_vertex()
     restored = {task.vertex for task in pending.finished_on_restore}
+    if others and before is not None:
+        carried, whole = {state.task.vertex for state in others}, FinishedState.FULLY_FINISHED.value
+        restored |= {entry.vertex for entry in before.operators if entry.finished == whole and entry.vertex in carried}
 
     def finished(vertex: str) -> FinishedState:
         if over.get(vertex, 0) == graph.parallelism[vertex] or vertex in restored:
@@ -303,17 +332,18 @@ def describe_operators(graph: ExecutionGraph, pending: PendingCheckpoint) -> tup
     )
 
 
-def _surely_finished(graph: ExecutionGraph, pending: PendingCheckpoint) -> TaskSet:
+def _surely_finished(graph: ExecutionGraph, pending: PendingCheckpoint, others: Sequence[TaskState]) -> TaskSet:
     """The finished tasks, and those whose report must be on its way: a task finishes after all that feed it have.
 
     Without these a checkpoint might say that a consumer has finished and its producer has not: no restore accepts that.
     """
-    over = TaskSet.of(pending.finished)
+    over = TaskSet.of((*pending.finished, *(state.task for state in others if state.finished)))
+    known = {**pending.acked, **{state.task: state for state in others}} if others else pending.acked
     for vertex in reversed(graph.order):
         mine = [task.subtask for task in over if task.vertex == vertex]
         for edge in graph.inputs[vertex] if mine else ():
             for feeder in _feeders(graph, edge, mine):
-                state = pending.acked.get(feeder)
+                state = known.get(feeder)
                 if state is not None and state.data_ended:
                     over.add(feeder)
     return over
@@ -328,8 +358,10 @@ def _feeders(graph: ExecutionGraph, edge: JobEdge, consumers: Sequence[int]) -> 
         yield from (TaskId(edge.source, feeder) for feeder in pointwise_upstreams(up, down, consumer))
 
 
-def _task_states(pending: PendingCheckpoint, completed: RetainedCheckpoints) -> tuple[TaskState, ...]:
-    states = pending.task_states(lambda task: carried(completed, task))
+def _task_states(
+    pending: PendingCheckpoint, completed: RetainedCheckpoints, others: Sequence[TaskState]
+) -> tuple[TaskState, ...]:
+    states = pending.task_states(lambda task: carried(completed, task), others)
     if not pending.finished_on_restore:
         return states
     over = pending.finished_on_restore
@@ -348,10 +380,10 @@ def carried(completed: RetainedCheckpoints, task: TaskId) -> TaskState:
     state = completed.state_of(task)
     if state is None:
         raise AssertionError(f"{task} has finished, but no completed checkpoint holds it")
-    if state.finished and not state.committables:
+    if state.finished and not state.committables and state.cut is None:
         return state
     files = tuple(handle for handle in state.state if not handle.is_channel_file)
-    return replace(state, state=files, committables=(), finished=True)
+    return replace(state, state=files, committables=(), finished=True, cut=None)
 
 
 def make_savepoint(manifest: Manifest) -> tuple[Manifest, tuple[tuple[str, str], ...]]:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from ...engine.core.identity import CheckpointId
+from ...engine.core.identity import CheckpointId, TaskId
 from ..model.events import TaskAcked
-from ..model.manifest import Manifest
+from ..model.manifest import Manifest, TaskState
 from ..model.settings import Settings
 from ..model.statistics import (
     CheckpointStatistics,
@@ -93,11 +93,13 @@ class _Figures:
 class _Vertex:
     """One vertex's part in a checkpoint."""
 
-    __slots__ = ("bytes", "figures", "finished", "new_bytes", "slowest", "total", "unaligned")
+    __slots__ = ("bytes", "carried", "dropped", "figures", "finished", "new_bytes", "slowest", "total", "unaligned")
 
     def __init__(self, total: int, finished: int) -> None:
         self.total, self.finished = total, finished
         self.bytes = self.new_bytes = self.unaligned = 0
+        #: Tasks that take no part, and how many of them had acknowledged before.
+        self.carried = self.dropped = 0
         self.figures = _Figures()
         #: A heap, the fastest of the slowest first: duration, subtask, what to show.
         self.slowest: list[tuple[float, int, TaskCheckpoint]] = []
@@ -128,8 +130,9 @@ class _Vertex:
     def show(self, name: str) -> VertexCheckpoint:
         return VertexCheckpoint(
             vertex=name,
-            acknowledged=self.figures.count + self.finished,
+            acknowledged=self.figures.count - self.dropped + self.finished,
             total=self.total,
+            carried=self.carried,
             bytes=self.bytes,
             new_bytes=self.new_bytes,
             slowest=tuple(task for _, _, task in sorted(self.slowest, reverse=True)),
@@ -188,6 +191,16 @@ class CheckpointHistory:
     def finished(self, pending: PendingCheckpoint, vertex: str) -> None:
         """A task finished instead of acknowledging."""
         self._running[pending.id].vertices[vertex].finished += 1
+
+    def carried(self, pending: PendingCheckpoint, tasks: Iterable[TaskId], dropped: Iterable[TaskState]) -> None:
+        """A region takes no part: its tasks, and what they had acknowledged."""
+        vertices, finished = self._running[pending.id].vertices, pending.finished.by_vertex()
+        for task in tasks:
+            vertices[task.vertex].carried += 1
+            vertices[task.vertex].finished = finished.get(task.vertex, 0)
+        for state in dropped:
+            vertices[state.task.vertex].dropped += 1
+            vertices[state.task.vertex].bytes -= sum(handle.bytes for handle in state.state)
 
     def completed(self, pending: PendingCheckpoint, now: float) -> None:
         """The checkpoint is complete."""
@@ -284,6 +297,7 @@ class CheckpointHistory:
             ended_at=now,
             acknowledged=sum(each.acknowledged for each in vertices),
             total=sum(each.total for each in vertices),
+            carried=sum(each.carried for each in vertices),
             bytes=sum(each.bytes for each in vertices),
             new_bytes=sum(each.new_bytes for each in vertices),
             processed_bytes=running.processed,

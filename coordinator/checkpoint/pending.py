@@ -8,14 +8,16 @@ Rules:
    be in the log already. A savepoint is COPYING before that, and complete after it unless the job stops with it.
 3. A task that finishes before it acknowledged is repaired inside the checkpoint (:meth:`drop_finished`): its state is
    the one that let it end. Only a report of the current attempt says so, never a failed call.
-4. Every region has its own round: regions share no channel, so a slow one need not catch up with a fast one.
+4. Every region has its own round: regions share no channel, so a slow one need not catch up with a fast one. For the
+   same reason a region that does not run can be *carried*: it takes no part, and the manifest says of it what the one
+   before did (:meth:`PendingCheckpoint.carry`).
 
 The plan says who takes part: trigger exactly the running tasks that have no running direct upstream task.
 
 5. A plan is computed anew for every checkpoint, from the graph and the tasks' states alone.
 6. A task that has ended counts as not running for its consumers. Whatever is neither running nor ended makes the
    plan impossible for now: :class:`NotReady`. So does a task that ended otherwise than by finishing while none has
-   finished.
+   finished. Regions that are left out, as a whole, are not looked at.
 7. The cost is linear in vertices, job edges and subtasks. States are one array per vertex; an ALL_TO_ALL edge is one
    look at its upstream array, a POINTWISE edge a few array operations.
 8. Finished reports may arrive in any order, a task's before its upstream's too: only direct upstreams are looked at.
@@ -137,6 +139,8 @@ class PendingCheckpoint:
         #: Whether the silent tasks were asked what they are at, before its time is over; and what they said.
         self.asked = False
         self.described: dict[TaskId, str] = {}
+        #: Regions that take no part: of their tasks the manifest says what the newest one says.
+        self.carried: set[int] = set()
         #: Why it may never be stored: the books of a task do not balance.
         self.unbalanced: Failure | None = None
         #: The files that its manifest names, once it is made: those of tasks that had finished are among them.
@@ -247,6 +251,27 @@ class PendingCheckpoint:
         self.finished.add(task)
         return True
 
+    def has_cut(self, tasks: Iterable[TaskId]) -> bool:
+        """Whether everybody of a region that takes part has answered."""
+        return self.phase is Phase.TRIGGERED and not any(task in self.waiting for task in tasks)
+
+    def carry(self, region: int, tasks: Iterable[TaskId]) -> list[TaskState]:
+        """The region takes no part any more; what its tasks had acknowledged."""
+        dropped: list[TaskState] = []
+        for task in tasks:
+            state, triggered = self.acked.pop(task, None), self.triggers.pop(task, None)
+            if state is not None:
+                dropped.append(state)
+            elif triggered is not None:
+                self._without_snapshot -= 1
+            for known in (self.waiting, self.finished, self.unproposed, self.finished_on_restore):
+                known.discard(task)
+            self.proposals.pop(task, None)
+        self.rounds.pop(region, None)
+        self.held.pop(region, None)
+        self.carried.add(region)
+        return dropped
+
     def add_triggers(self, tasks: Iterable[TaskId], now: float) -> tuple[TaskId, ...]:
         """Tasks that lost their last running upstream on the way; those of them that are new here."""
         added = tuple(task for task in tasks if task not in self.triggers and task in self.waiting)
@@ -261,9 +286,12 @@ class PendingCheckpoint:
         """The files acknowledged so far, and those that stayed because its manifest names them."""
         return (*(handle for state in self.acked.values() for handle in state.state), *self.named.values())
 
-    def task_states(self, carried: Callable[[TaskId], TaskState]) -> tuple[TaskState, ...]:
-        """What the manifest will hold. ``carried``: the last state of a task that has finished."""
-        states = [*self.acked.values(), *map(carried, self.finished)]
+    def task_states(
+        self, carried: Callable[[TaskId], TaskState], others: Iterable[TaskState] = ()
+    ) -> tuple[TaskState, ...]:
+        """What the manifest will hold. ``carried``: the last state of a task that has finished; ``others``: the states
+        of regions that take no part."""
+        states = [*self.acked.values(), *map(carried, self.finished), *others]
         return tuple(sorted(states, key=lambda state: (state.task.vertex, state.task.subtask)))
 
     def validate(self) -> None:
@@ -383,14 +411,21 @@ def _task_set(flags: Mapping[str, Flags]) -> TaskSet:
 
 
 def compute_checkpoint_plan(
-    graph: ExecutionGraph, states: Mapping[str, VertexStates], after_finish: bool = True
+    graph: ExecutionGraph,
+    states: Mapping[str, VertexStates],
+    after_finish: bool = True,
+    left_out: Mapping[str, Flags] | None = None,
 ) -> CheckpointPlan | NotReady:
-    """The plan for these states. ``after_finish`` False: no checkpoints once a task has finished."""
+    """The plan for these states. ``after_finish`` False: no checkpoints once a task has finished. ``left_out``: of
+    regions that take no part the tasks, by vertex: whole regions, of which none runs."""
+    left_out = left_out or {}
     some_finished = any(bool(vertex.finished.any()) for vertex in states.values())
     if some_finished and not after_finish:
         return NotReady("a task has finished, and checkpoints after that are switched off")
     for name in graph.order:
         ready = states[name].running | states[name].ended if some_finished else states[name].running
+        if name in left_out:
+            ready = ready | left_out[name]
         if not ready.all():
             return NotReady(f"{TaskId(name, int(ready.argmin()))} is not running")
     trigger: dict[str, Flags] = {}
@@ -400,9 +435,19 @@ def compute_checkpoint_plan(
         vertex = states[name]
         _put(trigger, name, _without_running_upstream(graph, states, name))
         _put(wait_for, name, vertex.running)
-        _put(ended, name, vertex.ended)
+        _put(ended, name, vertex.ended & ~left_out[name] if name in left_out else vertex.ended)
     fully = tuple(name for name in graph.order if not states[name].running.any())
     return CheckpointPlan(trigger, wait_for, ended, fully, graph.parallelism)
+
+
+def flags_of(graph: ExecutionGraph, tasks: Iterable[TaskId]) -> dict[str, Flags]:
+    """The tasks as flags by vertex."""
+    found: dict[str, Flags] = {}
+    for task in tasks:
+        if task.vertex not in found:
+            found[task.vertex] = np.zeros(graph.parallelism[task.vertex], dtype=np.bool_)
+        found[task.vertex][task.subtask] = True
+    return found
 
 
 def _without_running_upstream(graph: ExecutionGraph, states: Mapping[str, VertexStates], name: str) -> Flags:

@@ -10,7 +10,9 @@ Rules:
    may cover the branch already, and a thousand tasks that end one by one make few checkpoints.
 3. Periodic ones and those of ended branches keep the minimum pause after the end of the last one; a user's request does
    not. After a failed one everything waits ``retry_pause``, so that a broken disk is not asked in a hot loop.
-4. Nothing starts unless the job runs, nor once the savepoint that it stops with is on its way. The periodic clock
+4. Nothing starts unless the job runs, nor once the savepoint that it stops with is on its way. While it runs *in part*
+   only checkpoints start, and those as ever: regions that do not run are carried. A user whose checkpoint carried some
+   gets another one when the job runs as a whole. The periodic clock
    starts anew when the job runs; savepoints leave it alone. When the job *resumes* (tasks were lost, or another
    coordinator came before) the first periodic one follows after ``after_restart``, if that is less than the interval:
    rows that were made again, and those that waited meanwhile, become visible soon.
@@ -45,16 +47,16 @@ class RequestDecider:
         self._settings = settings
         #: When the next periodic one is due, if any; meaningless unless the job runs.
         self._periodic_at: float | None = None
-        #: Whether the job runs.
-        self._running = False
+        #: Whether the job runs as a whole, and whether some region does.
+        self._running = self._in_part = False
         #: Checkpoints in flight, savepoints included.
         self._in_flight = 0
         #: Whether the savepoint that the job stops with is among them.
         self._stopping = False
         #: Savepoints asked for and not started, oldest first.
         self._savepoints: deque[Request] = deque()
-        #: Whether a user asked for a checkpoint since the last start of one.
-        self._requested = False
+        #: Whether a user asked for a checkpoint since the last start of one, and since that of a whole one.
+        self._requested = self._owed = False
         #: Whether a branch has ended that no checkpoint covers.
         self._final = False
         #: Whether a cut is to take the place of a checkpoint that was given up.
@@ -66,12 +68,19 @@ class RequestDecider:
     def job_runs(self, now: float, resumed: bool = False) -> None:
         """Every task runs or has finished; ``resumed``: not for the first time."""
         if not self._running:
-            self._running = True
+            self._running = self._in_part = True
             self._schedule(now, self._settings.after_restart if resumed else None)
 
-    def job_stops(self) -> None:
-        """Some task does not run: no checkpoint until ``job_runs``. Requests are kept."""
+    def part_runs(self, now: float) -> None:
+        """Some region runs, and some does not."""
         self._running = False
+        if not self._in_part:
+            self._in_part = True
+            self._schedule(now)
+
+    def job_stops(self) -> None:
+        """No checkpoint until ``job_runs`` or ``part_runs``. Requests are kept."""
+        self._running = self._in_part = False
 
     def request(self) -> None:
         """A user asks for a checkpoint now."""
@@ -104,15 +113,20 @@ class RequestDecider:
         before, self._final = self._final, wanted
         return before is not wanted
 
-    def started(self, request: Request, now: float) -> None:
-        """The checkpoint that :meth:`choose` named starts."""
+    def started(self, request: Request, now: float, whole: bool = True) -> None:
+        """The checkpoint that :meth:`choose` named starts; ``whole``: every region takes part."""
         self._in_flight += 1
         if request.kind.is_savepoint:
             self._savepoints.remove(request)
             self._stopping |= request.cause is Cause.STOP
         else:
+            self._owed = not whole and (self._owed or self._requested)
             self._requested = self._instead = False
             self._schedule(now)
+
+    def carries(self, request: Request) -> None:
+        """A region that took part in a checkpoint in flight does not any more."""
+        self._owed |= request.cause is Cause.USER
 
     def completed(self, now: float) -> None:
         """A checkpoint in flight is complete. If the job stops with it, nothing starts any more."""
@@ -138,20 +152,20 @@ class RequestDecider:
 
     def _wanted(self) -> list[tuple[float, Request]]:
         """What is wanted, with the earliest time; the most urgent first."""
-        if not self._running or self._stopping:
+        if not self._in_part or self._stopping or (self._settings.moves and not self._running):
             return []
         if self._settings.moves:
             return [] if self._in_flight else [(self._retry_at, MOVE)]
         wanted: list[tuple[float, Request]] = []
         full = self._in_flight >= self._settings.concurrent
-        if self._savepoints and not (full and self._settings.unaligned):
+        if self._savepoints and self._running and not (full and self._settings.unaligned):
             wanted.append((self._retry_at, self._savepoints[0]))
         if full:
             return wanted
         paused = max(self._pause_until, self._retry_at)
         if self._instead:
             wanted.append((_NOW, INSTEAD))
-        if self._requested:
+        if self._requested or (self._owed and self._running):
             wanted.append((self._retry_at, USER))
         if self._final and not self._in_flight:
             wanted.append((paused, FINAL))

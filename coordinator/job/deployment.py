@@ -50,17 +50,21 @@ class Deployment:
 
     def deploy_due(self) -> None:
         """Deploy every region whose time has come."""
-        tasks, latest = self._context.tasks, self._retained.latest
+        latest = self._retained.latest
         if self._stored is None or self._stored[0] is not latest:
             self._stored = (
                 latest,
                 StoredState(latest, self._context.graph),
                 finished_vertices(latest, self._context.graph),
             )
-        for index in sorted(tasks.restarting):
-            region = tasks.regions[index]
-            if region.restart_at is not None and region.restart_at <= self._context.now:
-                self._deploy(region, self._stored[1], self._stored[2])
+        for region in self.due():
+            self._deploy(region, self._stored[1], self._stored[2])
+
+    def due(self) -> list[Region]:
+        """The regions whose time has come."""
+        tasks, now = self._context.tasks, self._context.now
+        regions = [tasks.regions[index] for index in sorted(tasks.restarting)]
+        return [region for region in regions if region.restart_at is not None and region.restart_at <= now]
 
     def _deploy(self, region: Region, stored: StoredState, finished: frozenset[str]) -> None:
         context, latest = self._context, self._retained.latest

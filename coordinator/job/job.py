@@ -169,6 +169,8 @@ class Job:
         elif self.context.retained.doubtful and self.context.claim is not None:
             self.context.order(log.store(replace(self.context.claim, number=log.next_number)))
         else:
+            for region in self.deployment.due():
+                self.checkpoints.region_restarts(region)
             self.deployment.deploy_due()
             latest = self.context.retained.latest
             if latest is not None:
@@ -231,6 +233,8 @@ class Job:
         """If every task runs or has finished, say so."""
         tasks = self.context.tasks
         if not tasks.all_started:
+            if tasks.anything_runs:
+                self.checkpoints.part_runs()
             return
         if self.state is not JobState.RUNNING:
             resumed = self.state is JobState.RESTARTING or self.restored_from is not None
@@ -248,7 +252,7 @@ class Job:
             self.fail(self._spent(failure))
             return
         region = self.context.tasks.regions[region_index]
-        self.checkpoints.abort_open(failure)
+        self.checkpoints.region_lost(region, failure)
         self.deployment.stop(region)
         self.checkpoints.region_stops(region)
         self.context.tasks.schedule(region, at)
@@ -456,8 +460,8 @@ class LogAnswers:
             self._job.entry_stored(entry)
 
     def _adopted(self, durable: LogEntry) -> None:
-        """An entry that had failed is in the log after all. A checkpoint follows it at the next number; other entries
-        are ordered anew, if they are still wanted."""
+        """An entry that had failed is in the log after all. A checkpoint follows it at the next number, made again:
+        what it carries on is in the newest one. Other entries are ordered anew, if they are still wanted."""
         log = self._context.log
         entry = log.in_flight
         log.dropped()
@@ -466,7 +470,7 @@ class LogAnswers:
         else:
             self._job.entry_stored(durable)
         if entry is not None and _is_checkpoint(entry):
-            self._context.order(log.store(replace(entry, number=log.next_number)))
+            self._context.order(log.store(self._job.finalizer.made_again(entry)))
 
     def _absent(self) -> None:
         """The entry was not written. A refusal without an entry is taken for a failure of the store."""

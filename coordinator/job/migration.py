@@ -3,7 +3,8 @@
 Rules:
 
 1. A notice asks for a checkpoint at once. As soon as one that began after the notice is complete, the task's region
-   restarts from it: only what was read since that checkpoint is done again, and no row is committed twice.
+   restarts from it, if it took part: only what was read since that checkpoint is done again, and no row is committed
+   twice.
 2. Then the task gets another process (``ReplaceProcess``), after its attempt was told to stop.
 3. When the budget is over the task goes without that checkpoint: a loss like any other. So it does if it does not run,
    as there is nothing to save.
@@ -59,9 +60,9 @@ class TaskMigrations:
 
     def advance(self) -> None:
         """Migrate the tasks that can be."""
-        latest = self._context.retained.latest_id
         for task, leaving in list(self._leaving.items()):
             record = self._context.tasks[task]
+            latest = self._context.retained.cut_of(task)
             saved = latest is not None and (leaving.after is None or latest > leaving.after)
             if record.is_started and not saved and self._context.now < leaving.until:
                 continue

@@ -17,7 +17,7 @@ _NAMED = 4
 def describe(job: Job) -> JobStatus:
     """The job at this moment."""
     context, checkpoints, retained = job.context, job.checkpoints, job.context.retained
-    in_flight = tuple(_pending(pending) for pending in checkpoints.pendings.values())
+    in_flight = tuple(_pending(job, pending) for pending in checkpoints.pendings.values())
     return JobStatus(
         job=context.job,
         state=job.state.value,
@@ -38,15 +38,23 @@ def describe(job: Job) -> JobStatus:
         skipped=tuple(map(str, context.skipped)),
         reweights=tuple(job.reweighting.results),
         uuid=context.identity.uuid,
+        latest_whole=retained.latest_whole,
         splits=job.splits.status(job.state),
     )
 
 
-def _pending(pending: PendingCheckpoint) -> PendingStatus:
+def _pending(job: Job, pending: PendingCheckpoint) -> PendingStatus:
     done = len(pending.acked) + len(pending.finished)
     total, kind = done + len(pending.waiting), pending.kind.value
     waits_for = tuple(pending.silent(_NAMED))
-    return PendingStatus(pending.id, pending.phase.value, pending.started_at, done, total, kind, waits_for)
+    carried = tuple(_carried(job, pending)[:_NAMED])
+    return PendingStatus(pending.id, pending.phase.value, pending.started_at, done, total, kind, waits_for, carried)
+
+
+def _carried(job: Job, pending: PendingCheckpoint) -> list[TaskId]:
+    """The tasks that take no part in it."""
+    regions = job.context.tasks.regions
+    return [task for index in sorted(pending.carried) for task in regions[index].tasks]
 
 
 def why(job: Job) -> str:
@@ -67,15 +75,21 @@ def why(job: Job) -> str:
     if stored is not None:
         return f"checkpoint {stored} is being stored: {log.waits_for()}"
     if job.context.settings.moves and job.state is JobState.RUNNING:
-        what = _in_flight(next(iter(pendings))) if pendings else "it starts soon"
+        what = _in_flight(job, next(iter(pendings))) if pendings else "it starts soon"
         return f"the job goes on in another shape after one checkpoint with nothing in flight: {what}"
     if job.state is not JobState.RUNNING:
         return _deploying(job)
     oldest = next(iter(pendings), None)
-    return _running(job) if oldest is None else _in_flight(oldest)
+    return _running(job) if oldest is None else _in_flight(job, oldest)
 
 
-def _in_flight(pending: PendingCheckpoint) -> str:
+def _in_flight(job: Job, pending: PendingCheckpoint) -> str:
+    without = _carried(job, pending)
+    name = _names(without[:_NAMED], len(without))
+    return _waits_for(pending) + (f", and goes on without {name}, which did not run" if without else "")
+
+
+def _waits_for(pending: PendingCheckpoint) -> str:
     name = f"{'savepoint' if pending.kind.is_savepoint else 'checkpoint'} {pending.id}"
     if pending.phase is Phase.PROPOSING:
         return f"{name} waits for the rounds of {_names(pending.silent(_NAMED), len(pending.unproposed))}"
@@ -85,6 +99,11 @@ def _in_flight(pending: PendingCheckpoint) -> str:
 
 
 def _deploying(job: Job) -> str:
+    oldest = next(iter(job.checkpoints.pendings.values()), None)
+    return _deployment(job) + (f"; meanwhile {_in_flight(job, oldest)}" if oldest is not None else "")
+
+
+def _deployment(job: Job) -> str:
     waiting = _in_state(job, TaskStatus.DEPLOYING)
     if waiting:
         return f"{waiting} being deployed"

@@ -69,6 +69,8 @@ class RetainedCheckpoints:
         self._references: Counter[str] = Counter()
         #: Of the newest manifest, by task; derived.
         self._states: dict[TaskId, TaskState] = {}
+        #: The newest checkpoint that every region took part in, kept or not.
+        self.latest_whole: CheckpointId | None = None
 
     @property
     def latest(self) -> Manifest | None:
@@ -96,6 +98,11 @@ class RetainedCheckpoints:
     def state_of(self, task: TaskId) -> TaskState | None:
         """What the newest checkpoint holds of the task."""
         return self._states.get(task)
+
+    def cut_of(self, task: TaskId) -> CheckpointId | None:
+        """The newest completed checkpoint that the task took part in; None: the newest one does not hold it."""
+        state = self._states.get(task)
+        return None if state is None else state.cut or self.latest_id
 
     def restore(self, manifests: Iterable[Manifest], pins: Iterable[Pinned | Unpinned] = ()) -> Gone:
         """What the log holds, oldest first; what of it nobody needs."""
@@ -221,6 +228,8 @@ class RetainedCheckpoints:
         self._kept[manifest.checkpoint] = self._free[manifest.checkpoint] = manifest
         self._count(manifest, 1)
         self._states = {state.task: state for state in manifest.tasks}
+        if all(state.cut is None for state in manifest.tasks):
+            self.latest_whole = manifest.checkpoint
 
     def _let_go(self, manifests: Iterable[Manifest]) -> None:
         for manifest in manifests:

@@ -77,7 +77,9 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What a checkpoint holds of one task. A finished task's last state is carried on, so that its lanes stay known.
 
     ``state``: all its files and what is inlined, batches in flight among them. ``ended``: for which lanes which
-    operators had finished; a restore does not run them again.
+    operators had finished; a restore does not run them again. ``cut``: the checkpoint that it is the state of, if that
+    is an older one, from which it is carried on because its region did not take part; what was prepared for it is
+    visible then, or among ``Manifest.uncommitted``.
     """
 
     task: TaskId
@@ -86,6 +88,7 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     finished: bool = False
     data_ended: bool = False
     ended: tuple[EndedLanes, ...] = ()
+    cut: CheckpointId | None = None
 
 
 class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

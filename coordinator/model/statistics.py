@@ -28,6 +28,8 @@ class PendingStatus(msgspec.Struct, frozen=True):
     total: int
     kind: str = "checkpoint"
     waits_for: tuple[TaskId, ...] = ()
+    carried: tuple[TaskId, ...] = ()
+    """The first of the tasks that take no part, as their regions do not run: what is stored of them stays."""
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -72,6 +74,8 @@ class VertexCheckpoint(msgspec.Struct, frozen=True):
     persisted: Spread = Spread()
     unaligned: int = 0
     placed: Spread = Spread()
+    carried: int = 0
+    """Tasks that took no part, as their regions did not run: what an older checkpoint holds of them is carried on."""
 
 
 class CheckpointStatistics(msgspec.Struct, frozen=True):
@@ -103,6 +107,8 @@ class CheckpointStatistics(msgspec.Struct, frozen=True):
     """Whether it was deleted since."""
     rows: int = 0
     visible_at: float | None = None
+    carried: int = 0
+    """Tasks that took no part, as their regions did not run; they are in ``total``."""
 
     @property
     def referenced_bytes(self) -> int:
@@ -225,6 +231,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     """How the newest changes of weights that were asked for turned out, oldest first."""
     uuid: str = ""
     """The job's identity, which is in its log and in whatever it writes."""
+    latest_whole: CheckpointId | None = None
+    """The newest completed checkpoint that every region took part in."""
     splits: SplitStatus | None = None
     """How far a job that takes split sets has come; None: it takes none, or has not begun."""
 

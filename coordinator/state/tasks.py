@@ -73,6 +73,12 @@ class Region:
     uncovered: dict[str, int] = field(default_factory=dict)
 
 
+def _running_or_over(counts: list[int]) -> int:
+    """Of tasks counted by state, how many run or have finished."""
+    running = counts[TaskStatus.RUNNING.code] + counts[TaskStatus.DATA_ENDED.code]
+    return running + counts[TaskStatus.FINISHED.code]
+
+
 class TaskTable:
     """The records of every task of the graph."""
 
@@ -97,6 +103,8 @@ class TaskTable:
         self._shown: tuple[int, Mapping[TaskId, str]] | None = None
         #: Regions that are to be deployed: all and only those with a time.
         self.restarting: set[int] = set()
+        #: Regions some of whose tasks neither run nor have finished.
+        self.down: set[int] = {region.index for region in self.regions}
         for region in self.regions:
             region.counts[TaskStatus.CREATED.code] = len(region.tasks)
             for task in region.tasks:
@@ -167,9 +175,12 @@ class TaskTable:
     @property
     def all_started(self) -> bool:
         """Whether every task runs or has finished."""
-        counts = self._counts
-        running = counts[TaskStatus.RUNNING.code] + counts[TaskStatus.DATA_ENDED.code]
-        return running + counts[TaskStatus.FINISHED.code] == self._size
+        return not self.down
+
+    @property
+    def anything_runs(self) -> bool:
+        """Whether some task can take a snapshot. All of its region run then, or have finished: it starts as a whole."""
+        return bool(self._counts[TaskStatus.RUNNING.code] + self._counts[TaskStatus.DATA_ENDED.code])
 
     @property
     def all_finished(self) -> bool:
@@ -187,6 +198,10 @@ class TaskTable:
         for counts in (self._counts, region.counts):
             counts[before.code] -= 1
             counts[to.code] += 1
+        if _running_or_over(region.counts) == len(region.tasks):
+            self.down.discard(region.index)
+        else:
+            self.down.add(region.index)
         if before.has_ended is not to.has_ended:
             region.unended[vertex] += 1 if before.has_ended else -1
         if record.covered_by is None:
@@ -262,6 +277,8 @@ class TaskTable:
             counts[record.state.code] += 1
             unended[record.id.vertex] += not record.state.has_ended
             uncovered[record.id.vertex] += record.state is TaskStatus.DATA_ENDED and not record.covered
+        if (region.index in self.down) is (_running_or_over(counts) == len(region.tasks)):
+            raise AssertionError(f"region {region.index}: whether all of its tasks run is wrong")
         if region.counts != counts:
             raise AssertionError(f"region {region.index}: the counts per state are wrong")
         if (region.unended, region.uncovered) != (unended, uncovered):

@@ -16,7 +16,8 @@ import pytest
 from msgspec.structs import replace as changed
 
 from penstock.coordinator.checkpoint import finalizer
-from penstock.coordinator.checkpoint.finalizer import SinkCommits
+from penstock.coordinator.checkpoint.checkpoints import Checkpoints
+from penstock.coordinator.checkpoint.finalizer import CheckpointFinalizer, SinkCommits
 from penstock.coordinator.job.job import Job
 from penstock.coordinator.log.recovery import TakeOver
 from penstock.coordinator.log.retained import RetainedCheckpoints
@@ -27,7 +28,7 @@ from penstock.coordinator.model.manifest import Manifest, TaskState
 from penstock.coordinator.model.settings import Settings
 from penstock.coordinator.restore.stored_channels import StoredChannels
 from penstock.coordinator.restore.stored_state import Snapshot
-from penstock.coordinator.state.tasks import TaskRecord, TaskTable
+from penstock.coordinator.state.tasks import Region, TaskRecord, TaskTable
 from penstock.engine.core.identity import Attempt, Holds, TaskId
 from support.simulated_cluster import MakeCoordinator, SimulatedCluster, make_coordinator
 from support.simulated_cuts import CutTask
@@ -68,6 +69,7 @@ def test_faults_of_every_kind_happen() -> None:
         *("stall", "full_disk", "late entry", "Dropped", "asked again"),
         *("ask_checkpoint", "ask_savepoint", "ask_stop", "ask_pin"),
         *("input in flight", "output in flight", "kill_rank", "slow_rank", "cut", "rows of a cut", "moved"),
+        *("carried", "carried since"),
     }
 
 
@@ -222,7 +224,7 @@ def test_a_stale_coordinator_that_can_still_write_is_caught() -> None:
     faults = replace(USUAL, second_coordinator=1.0)
     assert first_caught(runner(make_coordinator, faults), seeds=40) == ""
     said = first_caught(runner(make_coordinator, faults, fenced=False))
-    assert "lane" in said or "but the store's newest is" in said
+    assert any(word in said for word in ("lane", "but the store's newest is", "is deleted"))
 
 
 def test_barriers_that_do_not_stand_at_round_ends_are_caught() -> None:
@@ -304,3 +306,60 @@ def test_flights_that_are_not_restored_are_caught(monkeypatch: pytest.MonkeyPatc
     assert first_caught(cut_run, seeds=40) == ""
     without_batches_in_flight(monkeypatch, Holds.FLIGHT)
     assert "lane" in first_caught(cut_run)
+
+
+# --- regions that are carried ------------------------------------------------------------------------------------
+
+
+class Keeping(Checkpoints):
+    """A region that is deployed again keeps its cut for a checkpoint that is not in the log yet."""
+
+    def region_restarts(self, region: Region) -> None:
+        pass
+
+
+class Repeating(CheckpointFinalizer):
+    """A manifest is not made again when another one has become the newest."""
+
+    def made_again(self, manifest: Manifest) -> Manifest:
+        return changed(manifest, number=self._context.log.next_number)
+
+
+def with_part(part: str, kind: type) -> MakeCoordinator:
+    def make(flow: Flow, settings: Settings, owner: str, snapshot: Snapshot | None) -> Coordinator:
+        coordinator = make_coordinator(flow, settings, owner, snapshot)
+        getattr(coordinator._job, part).__class__ = kind
+        return coordinator
+
+    return make
+
+
+def regional_run(seed: int, make: MakeCoordinator, faults: Faults, settings: Settings = SETTINGS) -> SimulatedCluster:
+    """Of a flow with several regions."""
+    flow = len(SHAPES) * (seed % 2) + (0, 1, 5)[seed % 3]
+    cluster = SimulatedCluster(seed, flows_for(flow), faults, settings, make).run()
+    check(cluster, flow)
+    return cluster
+
+
+LOSSES = replace(USUAL, patience=30, kill_task=0.8, drop=0.005)
+"""Regions die all the time."""
+UNCLEAR = replace(LOSSES, store=0.5)
+"""The log answers badly, too."""
+SLOW = replace(SETTINGS, interval=0.02, restart_delay=0.1, max_restart_delay=0.3)
+"""A region is gone for several checkpoints."""
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "faults", "settings"),
+    [("checkpoints", Keeping, LOSSES, SETTINGS), ("finalizer", Repeating, UNCLEAR, SLOW)],
+    ids=["kept cut", "manifest not made again"],
+)
+def test_broken_rule_of_carried_regions_is_caught(part: str, kind: type, faults: Faults, settings: Settings) -> None:
+    for make, seeds in ((make_coordinator, 20), (with_part(part, kind), 1000)):
+        found = first_caught(lambda seed, make=make: regional_run(seed, make, faults, settings), seeds)  # type: ignore[misc]
+        assert bool(found) is (make is not make_coordinator), found
+
+
+def test_other_regions_go_on_while_one_restarts() -> None:
+    assert any(regional_run(seed, make_coordinator, LOSSES, SLOW).storage.carried > 5 for seed in range(20))

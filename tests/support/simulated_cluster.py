@@ -28,7 +28,7 @@ from penstock.coordinator.model.kinds import ClaimMode, StopMode
 from penstock.coordinator.model.manifest import Claim, Ended, Manifest
 from penstock.coordinator.model.settings import Settings
 from penstock.coordinator.restore.stored_channels import fits
-from penstock.coordinator.restore.stored_state import Snapshot
+from penstock.coordinator.restore.stored_state import Snapshot, StoredState
 from penstock.engine.core.identity import Attempt, TaskId
 from support.simulated_faults import FAULTS, NO_FAULTS, SETTINGS, Faults
 from support.simulated_feed import Trainers
@@ -313,6 +313,7 @@ class SimulatedCluster:
             self.seen.add(order.status)
         self.users.look(incarnation.core.status())
         self.seen |= {"Dropped"} if self.storage.dropped else set()
+        self.seen |= {"carried"} if self.storage.carried else set()
         ended = next((entry for entry in self.storage.entries() if isinstance(entry, Ended)), None)
         self._check_end(incarnation, order, ended)
         status = order.status if ended is None else ended.status
@@ -384,10 +385,18 @@ class SimulatedCluster:
         return other.run()
 
     def _check_restore(self, incarnation: Incarnation, order: commands.DeployTask) -> None:
-        """A coordinator that holds the last claim goes on from the newest manifest that stands in the store."""
+        """A coordinator that holds the last claim goes on from what the newest manifest in the store says of
+        the task. One that was completed since the order was first given may carry just that."""
         claim, newest = self.storage.last_claim(), self.storage.newest()
-        if claim is not None and claim.generation == order.attempt.generation:
-            expected = newest.checkpoint if newest is not None else None
-            assert order.restored_from == expected, (
-                f"{order.task} restarts from {order.restored_from}, but the store's newest is {expected}"
-            )
+        if claim is None or claim.generation != order.attempt.generation:
+            return
+        held = next((state for state in newest.tasks if state.task == order.task), None) if newest is not None else None
+        expected = newest.checkpoint if newest is not None else None
+        if held is not None and held.cut is not None and order.restored_from != expected:
+            self.seen.add("carried since")
+            expected = held.cut if order.restored_from < held.cut else order.restored_from
+        assert order.restored_from == expected, (
+            f"{order.task} restarts from {order.restored_from}, but the store's newest is {expected}"
+        )
+        files = StoredState(newest, incarnation.flow.graph).of(order.task)
+        assert order.state == files, f"{order.task} restarts from {order.state}, but the newest checkpoint has {files}"

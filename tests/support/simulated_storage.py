@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from penstock.actors.storage.log import create_entry, delete_entries, key_of, read_entries
 from penstock.coordinator.model.commands import CopySavepoint, StoreSavepoint
 from penstock.coordinator.model.kinds import CheckpointKind
@@ -64,6 +66,8 @@ class SimulatedStorage:
         #: What sinks have prepared, and what of it was committed, by location.
         self.prepared: dict[str, Written] = {}
         self.visible: dict[str, Written] = {}
+        #: How many states were carried on of tasks that took no part in a checkpoint.
+        self.carried = 0
         #: Whether the job was ever ended in a way that keeps nothing.
         self.dropped = False
         #: The last savepoint in the log that the job stops with.
@@ -107,6 +111,7 @@ class SimulatedStorage:
         if isinstance(entry, Manifest) and not entry.root and is_new:
             missing = [h.location for task in entry.tasks for h in task.state if h.location not in self.files]
             assert not missing, f"manifest {entry.checkpoint} lands without its files {missing}"
+            self._check_carried(entry)
         self._entries = None
         if not self._fenced and isinstance(entry, Manifest):
             self.log.delete(key)
@@ -117,6 +122,26 @@ class SimulatedStorage:
             self.epoch += 1
             self._oldest_epoch, self.dropped = self.epoch, True
         return stands
+
+    def _check_carried(self, entry: Manifest) -> None:
+        """What a manifest carries on is what the one before it says of the task, and what that has of committables is
+        visible, or listed still."""
+        newest = self.newest()
+        before = {state.task: state for state in newest.tasks} if newest is not None else {}
+        listed = {str(committable.payload) for _, committable in entry.uncommitted}
+        for state in entry.tasks:
+            if state.cut is None:
+                continue
+            self.carried += 1
+            found = before[state.task]
+            expected = replace(found, committables=(), cut=found.cut or newest.checkpoint)  # type: ignore[union-attr]
+            assert state == expected, f"{entry.checkpoint} carries {state}, and {found} stood before"
+            lost = [
+                each
+                for each in found.committables
+                if str(each.payload) not in listed and each.payload["location"] not in self.visible
+            ]
+            assert not lost, f"{entry.checkpoint} carries {state.task}, and nobody commits {lost}"
 
     def _needed(self) -> list[Manifest]:
         """The newest manifests, unless the log is closed, and those that somebody depends on."""
