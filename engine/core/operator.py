@@ -167,6 +167,9 @@ class OperatorContext:
     output_bytes: int = OUTPUT_BYTES
     memory: Memory = field(default_factory=Unlimited)
     background: Background = run_at_once
+    elsewhere: Background | None = None
+    """As ``background``, for what takes long without waiting for anything: a call of a user's function. None: it is
+    called in place, because no cut may come while it is under way (``AsynchronousOperator.unanswered``)."""
     write: Write = write_at_once
     wake: Callable[[], None] = do_nothing
     """Lets the driver look again at what it waits for, from any thread."""

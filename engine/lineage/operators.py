@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 import numpy as np
@@ -161,7 +161,7 @@ class TracedBatches(_Traced):
     def build(
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningTracedBatches:
-        inner = self.config.build(context, [_without_origin(inputs[0])], restored)
+        inner = self.config.build(replace(context, elsewhere=None), [_without_origin(inputs[0])], restored)
         return RunningTracedBatches(inner, self.output_schema(inputs))
 
 

@@ -47,7 +47,7 @@ from ..plan.plan import (
     SourcePlan,
 )
 from ..plan.rounds import LANES_AT_ONCE
-from ..planner.overtaking import IN_ORDER, FreeEdges
+from ..planner.overtaking import IN_ORDER, FreeEdges, cuts_whole
 from ..scheduler.protocol import Query
 from ..sources.picking import EarlyCondition, Keys, Pick
 from ..sources.reader import Rounds, SplitReader
@@ -148,10 +148,17 @@ class _Background:
             self.driver.send(orders.CheckEnd())
 
     def __call__(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._run(work, done)
+
+    def elsewhere(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """``OperatorContext.elsewhere``."""
+        self._run(work, done, is_long=True)
+
+    def _run(self, work: Callable[[], Any], done: Callable[[Any], None], *, is_long: bool = False) -> None:
         if self.driver is None or self.driver.handle is None:  # it restores state, which may have to be spilled
             run_at_once(work, done)
         else:
-            self._query.background(work, done, self.driver.handle)
+            self._query.background(work, done, self.driver.handle, is_long=is_long)
 
 
 class _LocalEdge:
@@ -471,6 +478,7 @@ class _Builder:
             claim=self._plan.claim,
             memory=self._parts.memory.account(operator.id, background.spilling),
             background=background,
+            elsewhere=background.elsewhere if self._plan.claim and cuts_whole(self._plan) else None,
             write=partial(background.writing.write, operator.id),
             wake=background.wake,
             holds=operator.hold,

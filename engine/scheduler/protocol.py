@@ -285,10 +285,13 @@ class Query(Protocol):
     def cancel(self, error: BaseException | None = None) -> Future[None]:
         """End it: nothing runs again, everything is closed. May be called again. Returns ``closed``."""
 
-    def background(self, work: Callable[[], T], done: Callable[[Any], None], handle: Handle) -> None:
+    def background(
+        self, work: Callable[[], T], done: Callable[[Any], None], handle: Handle, *, is_long: bool = False
+    ) -> None:
         """Run ``work``, which may wait, in the scheduler's pool for that, call ``done`` there with its result or its
         exception, and wake ``handle``, which is not closed before that. If the query has ended before the work began,
-        ``done`` gets a ``concurrent.futures.CancelledError`` in its place."""
+        ``done`` gets a ``concurrent.futures.CancelledError`` in its place. ``is_long``: it may take long, or wait for
+        other such work: it takes no other's thread."""
 
     def why(self) -> list[str]:
         """One sentence for each runnable that cannot run now: why, and whom it waits for."""

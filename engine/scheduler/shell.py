@@ -163,10 +163,12 @@ class Shell:
 
     # ------------------------------------------------------------------ work that waits
 
-    def background(self, entry: Entry, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def background(
+        self, entry: Entry, work: Callable[[], Any], done: Callable[[Any], None], *, is_long: bool = False
+    ) -> None:
         """``Query.background``."""
         self.change(lambda now: self._core.background_started(entry))
-        self._pool.submit(partial(self._run_background, entry, work, done))
+        self._pool.submit(partial(self._run_background, entry, work, done), is_extra=is_long)
 
     def _run_background(self, entry: Entry, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         with _Inside(entry.query):
@@ -294,10 +296,12 @@ class OpenQuery:
         self._shell.change(lambda now: self._core.endings.cancel(self.record, error, now))
         return self.closed
 
-    def background(self, work: Callable[[], T], done: Callable[[Any], None], handle: Handle) -> None:
+    def background(
+        self, work: Callable[[], T], done: Callable[[Any], None], handle: Handle, *, is_long: bool = False
+    ) -> None:
         if not isinstance(handle, Entry) or handle.query is not self.record:
             raise InternalError(f"{handle.name} is not in query {self.name}")
-        self._shell.background(handle, work, done)
+        self._shell.background(handle, work, done, is_long=is_long)
 
     def why(self) -> list[str]:
         with self._shell._lock:

@@ -20,6 +20,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from threading import Condition, Lock, Thread, current_thread
 
 EXIT_SECONDS = 1.0
@@ -54,13 +55,18 @@ class Threads:
             if self._closed:
                 return
             self._queue.append(work)
-            if self._idle >= len(self._queue) or len(self._threads) == self._count:
+            if self._idle >= len(self._queue) or len(self._threads) >= self._count:
                 self._changed.notify()
                 return
             thread = Thread(target=self._serve, name=self._name, daemon=True)
             self._threads.add(thread)
             self._left = {each for each in self._left if each.is_alive()}
             thread.start()
+
+    def allow(self, more: int) -> None:
+        """So many more threads at most, or fewer."""
+        with self._changed:
+            self._count += more
 
     def close(self, *, wait: bool = True, drop: bool = False) -> None:
         """Take nothing more. ``drop``: forget what has not begun; ``wait``: until the threads have ended."""
@@ -150,6 +156,13 @@ BACKGROUND_THREADS = 16
 """They wait, they do not compute: more of them than cores are right."""
 
 
+def _and_then(work: Callable[[], None], then: Callable[[], None]) -> None:
+    try:
+        work()
+    finally:
+        then()
+
+
 class BackgroundPool:
     """A pool that exists as long as somebody needs it."""
 
@@ -160,11 +173,15 @@ class BackgroundPool:
         #: those that were released last
         self._leaving: Threads | None = None
 
-    def submit(self, work: Callable[[], None]) -> None:
-        """Run it on one of the threads; it must not raise."""
+    def submit(self, work: Callable[[], None], *, is_extra: bool = False) -> None:
+        """Run it on one of the threads; it must not raise. ``is_extra``: there may be one thread more meanwhile, as it
+        may take long and may itself wait for others of the pool."""
         with self._lock:
             if self._pool is None:
                 self._pool = Threads(self._threads, "penstock-background")
+            if is_extra:
+                self._pool.allow(1)
+                work = partial(_and_then, work, partial(self._pool.allow, -1))
             self._pool.submit(work)
 
     def release(self) -> None:

@@ -105,6 +105,7 @@ class CutDriver:
 
     def _instance(self, number: int, where: OperatorContext, state: pa.Table | None) -> OperatorInstance:
         config, inputs = self._configs[number], self._inputs[number]
+        where = replace(where, elsewhere=None if number else self._background)
         traits, running = traits_of(config), config.build(where, inputs, state)
         plain = () if traits.takes_compact else inputs
         return OperatorInstance(f"op{number}", running, lanes=where.lanes, plain=plain, cut=traits.cut)

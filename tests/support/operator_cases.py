@@ -61,6 +61,7 @@ ONE: dict[str, OperatorConfig] = {
     "project": Project((("k", "k"), ("w", "v + c"), ("v", "v"), ("two", "2"))),
     "project what cannot fail": Project((("key", "k"), ("v", "v"), ("large", "v > 9"), ("c", "coalesce(c, v)"))),
     "map batches": MapBatches(twice, LIKE),
+    "map batches in parts": MapBatches(twice, LIKE, 2),
     "unnest": Unnest(("l",), ordinality="place"),
     "unnest outer": Unnest(("l",), outer=True, marker="is_element"),
     "lookup": LookupJoin(INDEX, ("k",)),

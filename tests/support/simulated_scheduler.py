@@ -83,7 +83,9 @@ class SimulatedScheduler(Shell):
         """Do it between two steps, some time from now, as another thread would."""
         self._others.append(action)
 
-    def background(self, entry: Entry, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def background(
+        self, entry: Entry, work: Callable[[], Any], done: Callable[[Any], None], *, is_long: bool = False
+    ) -> None:
         self.change(lambda now: self._core.background_started(entry))
 
         def perform() -> None:

@@ -13,6 +13,7 @@ from penstock.engine.core.errors import ConfigurationError, InternalError
 from penstock.engine.scheduler.pool import LONGEST_TURN_SECONDS, PoolScheduler, Worker, default_degree, shared_pool
 from penstock.engine.scheduler.protocol import Blocked, QueryTimeoutError, Share
 from penstock.engine.scheduler.serial import SerialScheduler
+from penstock.engine.scheduler.threads import BACKGROUND_THREADS
 from support.scheduling import BLOCKED, FINISHED, INPUT, PROGRESS, Endless, Probe, Script, add_chain
 from support.simulated_scheduler import SimulatedScheduler
 
@@ -174,6 +175,25 @@ def test_blocking_background_work_does_not_hold_a_worker(pool) -> None:
     assert not asking.closed.done()
     gate.set()
     asking.closed.result(LONG)
+
+
+def test_long_background_work_leaves_a_thread_for_what_it_waits_for() -> None:
+    """Functions that read other plans fill all threads, and those plans' files are read on one more."""
+    read, calls = threading.Event(), BACKGROUND_THREADS
+    with PoolScheduler(1) as pool:
+        asking = pool.open("asking")
+
+        def ask() -> object:
+            for _ in range(calls):
+                asking.background(lambda: read.wait(LONG), lambda answer: None, handle, is_long=True)
+            asking.background(read.set, lambda answer: None, handle)
+            return FINISHED
+
+        handle = asking.add(Script("r", ask))
+        asking.start()
+        asking.closed.result(LONG)
+        assert read.is_set()
+        assert asking.error is None
 
 
 def test_workers_run_at_the_same_time() -> None:

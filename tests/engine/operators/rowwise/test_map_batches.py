@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -9,10 +11,13 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.engine.core.elements import Batch, Tag
-from penstock.engine.core.errors import DataError, UserCodeError
+from penstock.engine.core.errors import DataError, FlowError, UserCodeError
 from penstock.engine.core.operator import exhaust
 from penstock.engine.kernels.pieces import PIECE_ROWS
 from penstock.engine.operators import MapBatches
+from penstock.engine.operators.rowwise import map_batches
+from penstock.engine.operators.rowwise.map_batches import AsynchronousMapBatches
+from support.asynchronous_driver import HeldBackground, polled
 from support.operator_harness import SIZES, Collected, context, run
 
 ROWS = pa.table({"a": [1, 2, 3, 4]})
@@ -160,3 +165,94 @@ class Constant:
 
     def __call__(self, records: pa.RecordBatch) -> Any:
         return self.result
+
+
+# ------------------------------------------------------------------ parts, and calls that are made elsewhere
+
+
+class Given:
+    """Says which rows it is given together."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[int]] = []
+
+    def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        self.calls.append(records.column("a").to_pylist())
+        return as_batch(records)
+
+
+def a_batch(rows: int, sequence: int = 0) -> Batch:
+    return Batch(pa.record_batch({"a": list(range(rows))}), Tag(0, 0, sequence))
+
+
+def numbers(batches: Sequence[Batch]) -> list[int]:
+    return [value for each in batches for value in each.records.column("b").to_pylist()]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_batch_size_cuts_each_batch_at_its_rows_and_each_part_leaves_by_itself(elsewhere: bool) -> None:
+    function, background = Given(), HeldBackground()
+    config = MapBatches(function, SCHEMA, batch_size=3)
+    running = config.build(replace(context(), elsewhere=background if elsewhere else None), [ROWS.schema], None)
+    output = Collected(SCHEMA)
+    for sequence, rows in enumerate([7, 2, 3]):
+        exhaust(running.process(0, a_batch(rows, sequence), output))
+        while isinstance(running, AsynchronousMapBatches) and (polled(running, output) or background.waiting):
+            if background.waiting:
+                background.release()
+    assert function.calls == [[0, 1, 2], [3, 4, 5], [6], [0, 1], [0, 1, 2]]
+    assert [each.rows for each in output.batches] == [3, 3, 1, 2, 3]
+
+
+def test_only_calls_that_take_long_are_made_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 9.0, 9.0, 9.0, 9.0, 18.0, 18.0, 18.0])
+    monkeypatch.setattr(map_batches.time, "perf_counter", lambda: next(clock))
+    background, output = HeldBackground(), Collected(SCHEMA)
+    running = MapBatches(as_batch, SCHEMA).build(replace(context(), elsewhere=background), [ROWS.schema], None)
+    was_elsewhere = []
+    for sequence in range(4):
+        running.process(0, a_batch(2, sequence), output)
+        was_elsewhere.append(bool(background.waiting))
+        if background.waiting:
+            background.release()
+            polled(running, output)
+    # of the first call nothing is known; then they take 9 s, none, 9 s
+    assert was_elsewhere == [True, True, False, True]
+    assert numbers(output.batches) == [0, 2] * 4
+
+
+def test_rows_that_a_function_is_at_elsewhere_are_given_again_with_all_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(map_batches, "LONG_SECONDS", -1.0)  # every call takes long
+    background, output = HeldBackground(), Collected(SCHEMA)
+    running = MapBatches(as_batch, SCHEMA, 3).build(replace(context(), elsewhere=background), [ROWS.schema], None)
+    assert isinstance(running, AsynchronousMapBatches)
+    running.process(0, a_batch(8), output)
+    background.release()
+    polled(running, output)
+    (left,) = running.unanswered(output)
+    assert not running.accepts(0)
+    assert "which has 5 rows" in running.waits_for
+    assert numbers(output.batches) == [0, 2, 4]
+    assert left.records.column("a").to_pylist() == [3, 4, 5, 6, 7]
+    while background.waiting:
+        background.release()
+        polled(running, output)
+    assert numbers(output.batches) == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert running.accepts(0)
+
+
+def test_what_a_function_raises_elsewhere_is_told_as_ever() -> None:
+    background, output = HeldBackground(), Collected(SCHEMA)
+    running = MapBatches(divide, SCHEMA).build(replace(context(), elsewhere=background), [ROWS.schema], None)
+    assert isinstance(running, AsynchronousMapBatches)
+    running.process(0, a_batch(4), output)
+    background.release()
+    with pytest.raises(UserCodeError, match=r"divide failed on rows 0\.\.3 of round 0.*ZeroDivisionError"):
+        running.poll(output)
+
+
+def test_a_batch_size_below_one_is_refused() -> None:
+    with pytest.raises(FlowError, match="give batch_size= of 1 or more"):
+        MapBatches(as_batch, SCHEMA, 0).output_schema([ROWS.schema])
