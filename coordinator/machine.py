@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import assert_never
 
-from ..engine.core.identity import JobIdentity
+from ..engine.core.identity import CheckpointId, JobIdentity
 from ..engine.core.state_machine import IllegalTransition
 from .job.job import CLOSING, ENDING, WORKING, Job, LogAnswers
 from .job.status import describe
@@ -293,7 +293,7 @@ class Coordinator:
         elif isinstance(event, DataEnded):
             no_change = not (record.is_started and job.checkpoints.data_ended(record))
         elif isinstance(event, TaskFinished):
-            no_change = not (record.is_started and self._task_finished(record))
+            no_change = not (record.is_started and self._task_finished(record, event.cut))
         elif isinstance(event, RoundProposed):
             job.checkpoints.proposed(event, record)
             no_change = False
@@ -321,7 +321,7 @@ class Coordinator:
             return False
         return record.state is not TaskStatus.RUNNING
 
-    def _task_finished(self, record: TaskRecord) -> bool:
+    def _task_finished(self, record: TaskRecord, cut: CheckpointId | None) -> bool:
         """Whether something becomes possible."""
         job = self._job
         if not record.covered:
@@ -330,7 +330,7 @@ class Coordinator:
             return True
         self._context.tasks.move(record, TaskStatus.FINISHED)
         job.commits.finished(record.id)
-        return job.checkpoints.finished(record) or not self._context.tasks.anything_runs
+        return job.checkpoints.finished(record, cut) or not self._context.tasks.anything_runs
 
     def _note_loss(self, event: TaskFailed | TaskLost) -> None:
         job = self._job

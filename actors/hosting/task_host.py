@@ -549,8 +549,8 @@ class _Listener:
     def data_ended(self) -> None:
         self._report(DataEnded(self._id, self._attempt, UNKNOWN_TIME))
 
-    def finished(self) -> None:
-        self._report(TaskFinished(self._id, self._attempt, UNKNOWN_TIME))
+    def finished(self, cut: CheckpointId | None) -> None:
+        self._report(TaskFinished(self._id, self._attempt, UNKNOWN_TIME, cut))
 
     def failed(self, error: PenstockError) -> None:
         self._report(TaskFailed(self._id, self._attempt, failure_of(error), UNKNOWN_TIME))

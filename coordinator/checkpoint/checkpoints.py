@@ -367,17 +367,20 @@ class Checkpoints:
             tasks.move(record, TaskStatus.DATA_ENDED)
         return self._branches.data_ended(record)
 
-    def finished(self, record: TaskRecord) -> bool:
+    def finished(self, record: TaskRecord, cut: CheckpointId | None = None) -> bool:
         """The task is over. Pending checkpoints that waited for it are repaired; whether something is possible by that.
 
         Not one that is older than the checkpoint that let the task end: only the task's acknowledgement, which may
         still come, says what it was then. Nor one whose barriers may have overtaken what the task had made
-        last: of those rows too only its acknowledgement knows, and another checkpoint soon needs none of it.
+        last: of those rows too only its acknowledgement knows, and another checkpoint soon needs none of it. A task
+        that is cut as a whole says which was its last ``cut``: that one's acknowledgement is waited for.
         """
         covered, changed = record.covered_by, False
         for pending in list(self.pendings.values()):
             had_left = pending.sources_are_done
             if covered is None or covered > pending.id:
+                continue
+            if pending.is_cut and cut is not None and cut >= pending.id:
                 continue
             if self._may_hold_output(pending, record):
                 self.failed(pending, OVERTAKEN_END, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, Origin.TASK)
@@ -397,7 +400,7 @@ class Checkpoints:
         """Whether the checkpoint still waits for the task, and may need rows that its barrier has overtaken there."""
         context = self._context
         overtakes = context.settings.unaligned and pending.kind is CheckpointKind.CHECKPOINT
-        feeds = (overtakes or pending.is_cut) and bool(context.graph.outputs[record.id.vertex])
+        feeds = overtakes and not pending.is_cut and bool(context.graph.outputs[record.id.vertex])
         return feeds and pending.is_open and record.id in pending.waiting
 
     # --- end -----------------------------------------------------------------------------------------------------

@@ -217,11 +217,16 @@ class DataEnded(msgspec.Struct, frozen=True):
 
 
 class TaskFinished(msgspec.Struct, frozen=True):
-    """The task is over: final checkpoint committed, every consumer has processed everything, channels closed."""
+    """The task is over: final checkpoint committed, every consumer has processed everything, channels closed.
+
+    ``cut``: the newest checkpoint that it was cut for as a whole. Its acknowledgement is on its way, or has been
+    declined; for later ones it gives none, and nothing of it is in flight.
+    """
 
     task: TaskId
     attempt: Attempt
     now: float
+    cut: CheckpointId | None = None
 
 
 class TaskFailed(msgspec.Struct, frozen=True):

@@ -376,7 +376,8 @@ class Driver:
             if self.pending:
                 progressed = self._flush() or progressed
         closing = self.phase.state is DriverPhase.CLOSING
-        if closing and not self.busy and not self.pending and self.ports.closed:
+        # a cut is told when what its sinks flushed is written, which the driver must hear
+        if closing and not (self.busy or self.pending or self.writing.is_awaited) and self.ports.closed:
             for partition in self.partitions:
                 partition.send(EndOfPartition())
             self.phase.move(DriverPhase.FINISHED)

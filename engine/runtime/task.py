@@ -98,7 +98,8 @@ class TaskListener(Protocol):
 
     def data_ended(self) -> None: ...
 
-    def finished(self) -> None: ...
+    def finished(self, cut: CheckpointId | None) -> None:
+        """``cut``: the newest checkpoint that the task was cut for as a whole; it has told it before."""
 
     def failed(self, error: PenstockError) -> None: ...
 
@@ -413,7 +414,7 @@ class Task:
         with self._lock:
             if self.state in STARTED:
                 self._machine.move(TaskState.FINISHED)
-                self._events.add(lambda listener: listener.finished())
+                self._tell_finished()
             self._last = self._statistics()
             self._parts.release()
             self._cutting.release()
@@ -428,8 +429,12 @@ class Task:
             if self.data_ended:
                 self._events.add(lambda listener: listener.data_ended())
             if self.state is TaskState.FINISHED:
-                self._events.add(lambda listener: listener.finished())
+                self._tell_finished()
         self._events.notify()
+
+    def _tell_finished(self) -> None:
+        cut = self._cutting.last
+        self._events.add(lambda listener: listener.finished(cut))
 
     # ------------------------------------------------------------------ messages of other tasks
 

@@ -14,6 +14,10 @@ Rules:
    later are late.
 7. Drivers do not stand still while one of them spills: the cut is taken when that is over. If another one spills then,
    it is waited for in the pause: else a cut might never come.
+8. A task that is over is not cut once one of its drivers has finished: what it has sent was processed, and the end of
+   its partitions counts as the barrier. It says which cut was its ``last``: the coordinator waits for the answer to
+   that one, and for none to later ones. A driver does not finish before what its sinks flushed for a cut is known to
+   be written, so every cut is told.
 """
 
 from __future__ import annotations
@@ -141,6 +145,8 @@ class TaskCutting:
         #: by the clock: when the newest cut was asked for, and when no driver ran any more
         self._began = self._stopped_at = 0.0
         self._open: _OpenCut | None = None
+        #: the newest checkpoint that the task was cut for
+        self.last: CheckpointId | None = None
 
     def release(self) -> None:
         """Everything is closed. Of the task, which refers to this, nothing is kept."""
@@ -266,8 +272,11 @@ class TaskCutting:
                 """Orders of one driver may post others to another."""
             with self._lock:
                 barrier = self._machine.barrier if self._machine.phase is CutPhase.ASKED else None
-            if barrier is None or any(driver.phase.state is DriverPhase.FINISHED for driver in self._drivers):
-                return  # whoever is that far is about to say that it has finished
+            if barrier is None:
+                return
+            if any(driver.phase.state is DriverPhase.FINISHED for driver in self._drivers):
+                self._pass_by(barrier.checkpoint)
+                return
             for channel in self._places:
                 while (waits := channel.waits_at) is not None and waits < barrier.checkpoint:
                     channel.go_on_behind(waits)
@@ -279,6 +288,13 @@ class TaskCutting:
                 return
             self._waited_for_disk = False
             self._take(barrier)
+
+    def _pass_by(self, checkpoint: CheckpointId) -> None:
+        """The task is about to say that it has finished, and nothing of it is in flight (rule 8)."""
+        with self._lock:
+            self._machine.abort(checkpoint)
+        for channel in self._places:
+            channel.go_on_behind(checkpoint)
 
     def _late(self) -> list[Driver]:
         """The drivers that the cut waits for (rules 5 and 7)."""
@@ -298,7 +314,7 @@ class TaskCutting:
             if self._machine.take():
                 found.completed = self._clock()
             waited = self._machine.waits_for
-            self._open = found
+            self._open, self.last = found, checkpoint
             for channel, (driver, number) in self._places.items():
                 if channel.channel in waited:
                     channel.record(checkpoint)

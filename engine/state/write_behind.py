@@ -67,6 +67,11 @@ class WriteBehind:
         """Whether everything has been written."""
         return not self._queue and not self._busy
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the driver has yet to do what it wanted ``then``."""
+        return self._awaited > 0
+
     def has_room(self) -> bool:
         """Whether the driver may go on; if not it is woken when it may."""
         if not self._queue and not self._busy:

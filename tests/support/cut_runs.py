@@ -50,7 +50,7 @@ class Owner:
 
     def data_ended(self) -> None: ...
 
-    def finished(self) -> None:
+    def finished(self, cut: CheckpointId | None) -> None:
         self._run.finished(self._task)
 
     def failed(self, error: Exception) -> None:

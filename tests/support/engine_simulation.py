@@ -198,6 +198,10 @@ class EngineSimulation:
         """Something that happens at some later step: after what is in the queue, or whenever."""
         self._network.setdefault(self.next_number() if queue is None else queue, deque()).append(action)
 
+    def work(self, action: Callable[[], None], queue: Hashable | None = None) -> None:
+        """As ``post``: a thread's work, on a disk mostly."""
+        self.post(action, queue)
+
     def later(self, action: Callable[[], None]) -> None:
         """Something that happens much later."""
         self.post(lambda: self.post(lambda: self.post(action)))

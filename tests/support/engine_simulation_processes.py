@@ -56,7 +56,7 @@ class Threads:
             if self._owner.alive or self._world.choose(2):
                 work()
 
-        self._world.post(done, self._queue)
+        self._world.work(done, self._queue)
 
 
 class Wires:
@@ -118,7 +118,7 @@ class Background:
 
     def submit(self, work: Callable[[], None]) -> None:
         self._waiting.append(work)
-        self._world.post(lambda: self._do(work))
+        self._world.work(lambda: self._do(work))
 
     def release(self) -> None:
         """What was submitted is done all the same, later."""

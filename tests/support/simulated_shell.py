@@ -109,7 +109,7 @@ class TaskShell:
             cluster.report(self.home, events.DataEnded(task.id, task.attempt, cluster.now))
         if task.finished and not self._told_finished:
             self._told_finished = True
-            cluster.report(self.home, events.TaskFinished(task.id, task.attempt, cluster.now))
+            cluster.report(self.home, events.TaskFinished(task.id, task.attempt, cluster.now, task.passed))
 
     def _acknowledge(self, checkpoint: CheckpointId, state: TaskState, data_ended: bool, rows: list[Row]) -> None:
         task, cluster = self.task, self._cluster

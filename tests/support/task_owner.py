@@ -48,7 +48,7 @@ class Owner:
     def data_ended(self):
         self.said.append("data ended")
 
-    def finished(self):
+    def finished(self, cut):
         self.said.append("finished")
 
     def failed(self, error):

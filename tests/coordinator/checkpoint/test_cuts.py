@@ -16,14 +16,14 @@ from penstock.coordinator.model.commands import (
     StopTask,
     TriggerCheckpoint,
 )
-from penstock.coordinator.model.events import RoundProposed, SavepointRequested, StopRequested, TaskAcked
+from penstock.coordinator.model.events import RoundProposed, SavepointRequested, StopRequested, TaskAcked, TaskFinished
 from penstock.coordinator.model.execution_graph import ExecutionGraph
 from penstock.coordinator.model.kinds import StopMode
 from penstock.coordinator.model.manifest import Manifest
 from penstock.coordinator.model.settings import Settings
 from penstock.coordinator.restore.stored_channels import check_channels
 from penstock.coordinator.restore.stored_state import StoredState
-from penstock.engine.core.identity import Account, BarrierKind, Holds, StateHandle, Tally, TaskId
+from penstock.engine.core.identity import Account, BarrierKind, CheckpointId, Holds, StateHandle, Tally, TaskId
 from support.coordinator_driver import A1, FIRST, SECOND, SINK, SOURCE, CoordinatorDriver, two_stages
 
 CUTS = Settings(unaligned=True)
@@ -155,3 +155,21 @@ def test_job_that_has_nothing_in_flight_moves_at_once() -> None:
     driver.stored(driver.ack(SINK, FIRST)[-1])
     again = CoordinatorDriver(driver.graph, driver.settings, driver.log, "another")
     assert again.claim()[-1] == EndJob("moved", None)
+
+
+@pytest.mark.parametrize("last", [FIRST, SECOND])
+def test_finished_task_is_waited_for_where_it_was_cut_and_repaired_where_it_was_not(last: CheckpointId) -> None:
+    """Its answer may come behind the news of its end; nothing is given up."""
+    driver = cutting(replace(CUTS, tolerable_failures=0))
+    driver.pass_time(1.0)
+    driver.ack(SOURCE, FIRST, ended=True)
+    driver.stored(driver.ack(SINK, FIRST)[-1])
+    assert driver.pass_time(2.5)[0].checkpoint == SECOND  # type: ignore[union-attr]
+    driver.ack(SINK, SECOND)
+    orders = driver.tell(TaskFinished(SOURCE, A1, 2.6, last))
+    if last == SECOND:
+        assert orders == []
+        orders = driver.ack(SOURCE, SECOND, ended=True)
+    driver.stored(orders[-1])
+    statistics = driver.core.checkpoint_statistics()
+    assert (statistics.counts.completed, statistics.counts.failed) == (2, 0)

@@ -128,3 +128,13 @@ def test_how_far_a_cut_is_can_be_asked() -> None:
     one.go_on()
     assert cutting.statistics() == CutStatistics(CheckpointId(1, 1), CutPhase.NONE)
     assert Cutting().statistics() is None
+
+
+def test_task_of_which_a_driver_has_finished_passes_the_checkpoint_by() -> None:
+    one, other = Standing(), Standing()
+    cutting = Cutting(one, other)
+    one.phase.state = DriverPhase.FINISHED
+    cutting.order(barrier(1))
+    assert (cutting.taken, cutting.last) == ([], None)
+    assert cutting.statistics() == CutStatistics(CheckpointId(1, 1), CutPhase.NONE)
+    assert cutting.is_late(CheckpointId(1, 0))
