@@ -6,6 +6,8 @@ Run it as ``python benchmarks/checkpoints.py``; the result goes to ``benchmarks/
 - *state* (``checkpoint_state.py``): bytes, seconds and the tasks' pause by the number of keys, and seconds to resume.
 - *recovery*: the same on Ray, where the process that holds the state is killed.
 - *cost*: processor time by interval (``checkpoint_work.py``).
+- *control*: the same of a job that has next to nothing to do, at one checkpoint a second and one in ten
+  (``checkpoint_control.py``).
 - *stores*: the state's checkpoints on an object store beside a local folder; ``--place s3://…`` names it.
 - *flink*: the slow function as a Python function of Flink's, with unaligned checkpoints.
 
@@ -19,6 +21,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from checkpoint_control import control_rows
 from checkpoint_pressure import JOBS, SECONDS, pressed
 from checkpoint_state import Sized, sized_job
 from checkpoint_work import cost_rows
@@ -105,6 +108,7 @@ PARTS: dict[str, Callable[[Any], list[Row]]] = {
     "state": state_rows,
     "recovery": recovery_rows,
     "cost": lambda options: cost_rows(3 if options.full else 1),
+    "control": lambda options: control_rows(3 if options.full else 1),
     "stores": store_rows,
     "flink": flink_rows,
 }

@@ -349,6 +349,8 @@ class Coordinator:
         if record.state is TaskStatus.FINISHED and not (
             isinstance(event, TaskLost) and self._context.tasks.feeds_unfinished(record)
         ):
+            if isinstance(event, TaskLost):
+                job.checkpoints.finished_lost(record, failure)
             return
         if failure.retry:
             job.restart(record.region, failure)

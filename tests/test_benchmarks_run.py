@@ -20,6 +20,7 @@ COLUMNS = {"work", "peer", "ours", "theirs", "unit", "ratio", "spread", "aim", "
     [
         ("barrier", ()),
         ("checkpoints", ("--only", "pressure")),
+        pytest.param("checkpoints", ("--only", "control"), marks=RAY),
         ("coordinator", ()),
         pytest.param("feed", ("--no-peers",), marks=RAY),
         ("job_barrier", ("--no-ray",)),

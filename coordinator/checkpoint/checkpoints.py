@@ -396,6 +396,12 @@ class Checkpoints:
             changed = changed or not pending.is_open or not pending.waiting or pending.sources_are_done != had_left
         return changed
 
+    def finished_lost(self, record: TaskRecord, failure: Failure) -> None:
+        """The process of a task that has finished is gone: an answer that was on its way may never come."""
+        for pending in list(self.pendings.values()):
+            if pending.is_open and record.id in pending.waiting:
+                self.failed(pending, failure, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, Origin.TASK)
+
     def _may_hold_output(self, pending: PendingCheckpoint, record: TaskRecord) -> bool:
         """Whether the checkpoint still waits for the task, and may need rows that its barrier has overtaken there."""
         context = self._context

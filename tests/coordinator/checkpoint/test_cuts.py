@@ -16,7 +16,15 @@ from penstock.coordinator.model.commands import (
     StopTask,
     TriggerCheckpoint,
 )
-from penstock.coordinator.model.events import RoundProposed, SavepointRequested, StopRequested, TaskAcked, TaskFinished
+from penstock.coordinator.model.events import (
+    RoundProposed,
+    SavepointRequested,
+    StopRequested,
+    TaskAcked,
+    TaskCommitted,
+    TaskFinished,
+    TaskLost,
+)
 from penstock.coordinator.model.execution_graph import ExecutionGraph
 from penstock.coordinator.model.kinds import StopMode
 from penstock.coordinator.model.manifest import Manifest
@@ -173,3 +181,19 @@ def test_finished_task_is_waited_for_where_it_was_cut_and_repaired_where_it_was_
     driver.stored(orders[-1])
     statistics = driver.core.checkpoint_statistics()
     assert (statistics.counts.completed, statistics.counts.failed) == (2, 0)
+
+
+def test_nobody_waits_for_the_answer_of_a_finished_task_whose_process_is_gone() -> None:
+    driver = cutting(replace(CUTS, tolerable_failures=0))
+    driver.pass_time(1.0)
+    driver.ack(SOURCE, FIRST, ended=True)
+    driver.stored(driver.ack(SINK, FIRST, ended=True)[-1])
+    for task in (SOURCE, SINK):
+        driver.tell(TaskCommitted(task, A1, FIRST, 1.1))
+    assert driver.pass_time(2.5)[0].checkpoint == SECOND  # type: ignore[union-attr]
+    assert driver.tell(TaskFinished(SINK, A1, 2.6, FIRST)) == []
+    assert driver.tell(TaskFinished(SOURCE, A1, 2.6, SECOND)) == []
+    assert driver.core.status().state == "running"
+    driver.tell(TaskLost(SOURCE, A1, "simulated", 2.7))
+    assert driver.core.status().in_flight == ()
+    assert driver.core.status().state == "finishing"
