@@ -59,6 +59,7 @@ from ...engine.runtime.statistics import OperatorWindow, TaskStatistics
 from ...engine.runtime.task import Step, Task
 from ...engine.scheduler.protocol import QueryOpener
 from ...engine.scheduler.threads import InOrder, Threads
+from ...engine.state.change_log import StatePart
 from ..protocol.messages import (
     UNKNOWN_TIME,
     Arrived,
@@ -157,8 +158,13 @@ class TaskFiles:
         state = command.state
         if command.finished:
             state = tuple(each for each in state if each.operator in self._plan.sources)
-        tables, channels, flight = snapshots.read(state), snapshots.read_channels(state), snapshots.read_flight(state)
-        return Restored(tables, channels, command.ended, command.finished, flight, command.reweights)
+        parts: dict[str, tuple[StatePart, ...]] = {}
+        if snapshots is self._snapshots and command.restored_from is not None:
+            tables, parts = snapshots.restored(command.task, command.restored_from, command.attempt, state)
+        else:
+            tables = snapshots.read(state)
+        channels, flight = snapshots.read_channels(state), snapshots.read_flight(state)
+        return Restored(tables, channels, command.ended, command.finished, flight, command.reweights, parts)
 
     def write(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None:
         """Store a snapshot and report that it is there, or why it is not."""

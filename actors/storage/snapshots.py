@@ -10,9 +10,10 @@ Rules:
    removed, and no handle to it is given away.
 2. What is new and takes no more than ``INLINE_BYTES`` in all is put into the handles, and there is no file. So a task
    with little state costs the store nothing, and a manifest of a thousand such tasks a few megabytes.
-3. An operator whose state is the same as in its last file gets that file's handle again instead of a new part. This
-   is done only once ``completed`` has reported a checkpoint with that handle as durable: the files of a checkpoint
-   that was aborted are deleted, so they must not be shared. A file stays as long as any of its parts is referred to.
+3. What an operator's last state had a part for, with the same bytes, gets that part's handle again. This is done only
+   once ``completed`` has reported a checkpoint with that handle as durable: the files of a checkpoint that was aborted
+   are deleted, so they must not be shared. A file stays as long as any of its parts is referred to. What an attempt
+   was restored from is known to be durable, and counts as its last state.
 4. Handles are relative to the checkpoint folder, and they come from storage, so they are checked to lie inside it.
 5. Batches in flight are never shared.
 6. Any Arrow schema will do; whether the rows make sense is the operators' business.
@@ -27,6 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from threading import Lock
 
 import pyarrow as pa
@@ -40,7 +42,7 @@ from ...engine.files.durable import make_folder
 from ...engine.files.paths import absolute, resolve, safe_name, storage_error
 from ...engine.integrity.checksums import digest
 from ...engine.runtime.statistics import NO_COPIES, CopyStatistics
-from ...engine.state.change_log import Changes, StatePart, merge_from, merged, states_of
+from ...engine.state.change_log import Changes, LogCut, StatePart, merge_from, merged
 from .damage import GO_ON, check_bytes, unreadable
 from .local_copies import LocalCopies
 from .state_file import INLINE_BYTES, StateFile, to_ipc
@@ -48,7 +50,7 @@ from .state_file import INLINE_BYTES, StateFile, to_ipc
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The part that holds an operator's state, and the checkpoint it was written for."""
+    """A part of an operator's state, and the checkpoint it was written for."""
 
     handle: StateHandle
     since: CheckpointId
@@ -56,11 +58,11 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _LastWrite:
-    """What one task stored last: of the operators whose state is in one part."""
+    """What one task stored last: the parts of its operators' states, by operator and digest."""
 
     attempt: Attempt
     checkpoint: CheckpointId
-    parts: dict[str, _Kept]
+    parts: dict[tuple[str, str], _Kept]
 
 
 class SnapshotFiles:
@@ -113,13 +115,10 @@ class SnapshotFiles:
         try:
             for operator, state in tables.items():
                 if isinstance(state, Changes):
-                    states[operator] = self._write_changes(file, task, operator, state, parts)
-                    continue
-                data = to_ipc(state)
-                found = digest(data)
-                shared = self._shared(task, operator, attempt, found)
-                new = shared or file.add(StateHandle(operator, "", data.size, state.num_rows, digest=found), data)
-                states[operator] = [new]
+                    states[operator] = self._write_changes(file, task, attempt, operator, state, parts)
+                else:
+                    there = self._write_table(file, task, attempt, operator, state)
+                    states[operator] = [there if isinstance(there, int) else there.handle]
             for part in (*channels, *_flight_parts(task, flight)):
                 file.add_table(part.exchange, part.table, part.holds)
             written = file.end()
@@ -140,27 +139,49 @@ class SnapshotFiles:
             self._copies.named(checkpoint, given)
         return given
 
+    def _write_table(
+        self, file: StateFile, task: TaskId, attempt: Attempt, operator: str, table: pa.Table
+    ) -> _Kept | int:
+        """Store rows, unless they lie somewhere already. Their place among what is new, or where that is."""
+        data = to_ipc(table)
+        found = digest(data)
+        shared = self._shared(task, operator, attempt, found)
+        return shared or file.add(StateHandle(operator, "", data.size, table.num_rows, digest=found), data)
+
     def _write_changes(
-        self, file: StateFile, task: TaskId, operator: str, state: Changes, new: list[tuple[StatePart, int]]
+        self,
+        file: StateFile,
+        task: TaskId,
+        attempt: Attempt,
+        operator: str,
+        state: Changes,
+        new: list[tuple[StatePart, int]],
     ) -> list[StateHandle | int]:
         """Store those parts that are not safe, put together if they are many."""
-        parts = state.up_to_date()
-        first = merge_from([part.rows for part in parts])
-        if first < len(parts) - 1:
-            table = merged([self._rows_of(part) for part in parts[first:]])
-            whole = StatePart(lambda: table, table.num_rows)
-            state.log.merged(parts[first:], whole)
-            parts[first:] = [whole]
         found: list[StateHandle | int] = []
-        for part in parts:
+        for part in chain.from_iterable(map(self._parts_of, state.cuts)):
             if part.kept is not None and self._is_safe(task, part.kept):
                 part.let_go()
                 found.append(part.kept.handle)
+                continue
+            there = self._write_table(file, task, attempt, operator, self._rows_of(part))
+            if isinstance(there, int):
+                found.append(there)
+                new.append((part, there))
             else:
-                place = file.add_table(operator, self._rows_of(part))
-                new.append((part, place))
-                found.append(place)
+                found.append(there.handle)
+                part.kept = there
         return found
+
+    def _parts_of(self, cut: LogCut) -> list[StatePart]:
+        parts = cut.up_to_date()
+        first = merge_from([part.rows for part in parts], cut.log.grows)
+        if first < len(parts) - 1:
+            table = merged([self._rows_of(part) for part in parts[first:]])
+            whole = StatePart(lambda: table, table.num_rows)
+            cut.log.merged(parts[first:], whole)
+            parts[first:] = [whole]
+        return parts
 
     def _is_safe(self, task: TaskId, kept: _Kept) -> bool:
         with self._lock:
@@ -191,6 +212,29 @@ class SnapshotFiles:
 
     def read(self, handles: Iterable[StateHandle]) -> dict[str, pa.Table]:
         """The tables of the state handles, those of one operator (of several tasks) one after the other, as given."""
+        return {operator: merged(tables) for operator, tables in self._tables(handles).items()}
+
+    def restored(
+        self, task: TaskId, checkpoint: CheckpointId, attempt: Attempt, handles: Sequence[StateHandle]
+    ) -> tuple[dict[str, pa.Table], dict[str, tuple[StatePart, ...]]]:
+        """The same for an attempt that begins with a checkpoint of this job, which stands; and its parts, that what the
+        attempt writes may go on with them (rule 3)."""
+        tables = self._tables(handles)
+        parts: dict[str, list[StatePart]] = {}
+        last = _LastWrite(attempt, checkpoint, {})
+        for handle in handles:
+            if not handle.is_channel_file:
+                found = parts.setdefault(handle.operator, [])
+                table = tables[handle.operator][len(found)]
+                found.append(StatePart(partial(_same, table), table.num_rows))
+                found[-1].kept = last.parts[handle.operator, handle.digest] = _Kept(handle, checkpoint)
+        with self._lock:
+            self._last[task] = last
+        self.completed(task, checkpoint)
+        whole = {operator: merged(each) for operator, each in tables.items()}
+        return whole, {operator: tuple(each) for operator, each in parts.items()}
+
+    def _tables(self, handles: Iterable[StateHandle]) -> dict[str, list[pa.Table]]:
         tables: dict[str, list[pa.Table]] = {}
         handles = tuple(handles)
         if self._copies is not None:
@@ -198,10 +242,7 @@ class SnapshotFiles:
         for handle in handles:
             if not handle.is_channel_file:
                 tables.setdefault(handle.operator, []).append(self._read(handle))
-        # tasks that finished earlier may have stored less (``lane_counts``)
-        return {
-            operator: pa.concat_tables(states_of(each), promote_options="default") for operator, each in tables.items()
-        }
+        return tables
 
     def read_channels(self, handles: Iterable[StateHandle]) -> dict[tuple[str, Holds], pa.Table]:
         """The batches in flight of the other handles, by exchange and side."""
@@ -263,14 +304,14 @@ class SnapshotFiles:
         except OSError as error:
             raise storage_error("delete old checkpoints in", self._url, error) from error
 
-    def _shared(self, task: TaskId, operator: str, attempt: Attempt, found: str) -> StateHandle | None:
-        """The operator's last part, if it holds the same state and is sure to stay."""
+    def _shared(self, task: TaskId, operator: str, attempt: Attempt, found: str) -> _Kept | None:
+        """The part of the operator's last state with these bytes, if it is sure to stay."""
         with self._lock:
             last = self._last.get(task)
         if last is None or last.attempt != attempt:
             return None
-        kept = last.parts.get(operator)
-        return kept.handle if kept is not None and kept.handle.digest == found and self._is_safe(task, kept) else None
+        kept = last.parts.get((operator, found))
+        return kept if kept is not None and self._is_safe(task, kept) else None
 
     def _remember(
         self,
@@ -290,10 +331,13 @@ class SnapshotFiles:
             # a slow write of an older checkpoint changes nothing
             if last is not None and (last.attempt, last.checkpoint) >= (attempt, checkpoint):
                 return
-            known = {operator: _Kept(found[0], checkpoint) for operator, found in handles.items() if len(found) == 1}
-            before = last.parts if last is not None else {}
-            kept = {op: each if each.handle.location in locations else before.get(op) for op, each in known.items()}
-            parts = {operator: each for operator, each in kept.items() if each is not None}
+            before = last.parts if last is not None and last.attempt == attempt else {}
+            parts: dict[tuple[str, str], _Kept] = {}
+            for handle in chain.from_iterable(handles.values()):
+                key = handle.operator, handle.digest
+                kept = _Kept(handle, checkpoint) if handle.location in locations else before.get(key)
+                if kept is not None:
+                    parts[key] = kept
             self._last[task] = _LastWrite(attempt, checkpoint, parts)
 
     def _location(self, task: TaskId, checkpoint: CheckpointId, attempt: Attempt) -> str:
@@ -315,6 +359,10 @@ class SnapshotFiles:
 
 def _folder_of(task: TaskId) -> str:
     return f"{safe_name(task.vertex)}-{task.subtask:05d}"
+
+
+def _same(table: pa.Table) -> pa.Table:
+    return table
 
 
 def _flight_parts(task: TaskId, flight: Flight | None) -> list[ChannelPart]:

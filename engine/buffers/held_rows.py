@@ -197,6 +197,16 @@ class HeldRows:
         """Hold nothing any more. (``take_all`` would bring everything together first.)"""
         self._parts, self._whole, self.rows, self.bytes = [], None, 0, 0
 
+    def behind(self, start: int) -> list[Held]:
+        """The rows but for the first so many, in whatever parts they are."""
+        found: list[Held] = []
+        for part in self._parts:
+            rows = len(part.lanes)
+            if rows > start:
+                found.append(part.part(slice(max(start, 0), rows)))
+            start -= rows
+        return found
+
     def snapshot(self) -> pa.Table | None:
         """The rows as a state table."""
         return state_table([self.peek()]) if self.rows else None
@@ -240,10 +250,10 @@ def restored_rows(
 ) -> Iterator[Held]:
     """The rows of state tables, piece by piece; in the order of their tags (rule 1), unless another one is given."""
     order = tag_order(table) if order is None else order
-    stored = StoredRows(table.schema, table.to_batches())
-    if len(order) == table.num_rows and bool((np.diff(order) == 1).all()):
-        yield from (_held(records, schema, column) for records in stored.batches)
+    if len(order) and bool((np.diff(order) == 1).all()):
+        yield from (_held(records, schema, column) for records in table.slice(order[0], len(order)).to_batches())
         return
+    stored = StoredRows(table.schema, table.to_batches())
     for rows in pieces_of_state(table, order):
         yield _held(stored.take(rows), schema, column)
 

@@ -33,9 +33,9 @@ class SpilledRows:
             self._files[-1].write(piece)
         self.rows += held.records.num_rows
 
-    def read(self) -> Iterator[Held]:
-        """All rows."""
-        return (from_stored(records, self._schema) for records in self._batches())
+    def read(self, start: int = 0) -> Iterator[Held]:
+        """All rows but for the first so many."""
+        return (from_stored(records, self._schema) for records in self._batches(start))
 
     def by_position(self) -> StoredRows:
         """All rows, to be picked by position; behind their columns stand round and lane."""
@@ -47,7 +47,15 @@ class SpilledRows:
             file.delete()
         self._files, self._sealed, self.rows = [], True, 0
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _batches(self, start: int = 0) -> Iterator[pa.RecordBatch]:
+        if start >= self.rows:
+            return
         self._sealed = True
         for file in self._files:
-            yield from file.read()
+            if start >= file.rows:
+                start -= file.rows
+                continue
+            for records in file.read():
+                if start < records.num_rows:
+                    yield records.slice(start)
+                start = max(0, start - records.num_rows)

@@ -192,6 +192,9 @@ class OperatorContext:
     """Of a mixture: what has been changed of its weights since the job began, in the order of the log."""
     server: object | None = None
     """Of a feed: what serves its ranks, across attempts. Whoever hosts the job owns it."""
+    stored: Sequence[Any] = ()
+    """The parts (``change_log.StatePart``) of its restored state, if they hold nothing else. They have their rows while
+    it is built."""
 
     @property
     def ended_round(self) -> int:

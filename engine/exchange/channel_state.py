@@ -24,6 +24,7 @@ from ..core.elements import FINAL_ROUND, Batch, Tag
 from ..core.identity import EndedLanes, Holds, Reweight
 from ..core.operator import LANE
 from ..plan.partitioning import PART
+from ..state.change_log import StatePart
 from .flight import Flight
 
 _PLACE = pa.schema(
@@ -52,7 +53,7 @@ class Restored(msgspec.Struct, frozen=True):
     flight by exchange and side; ``ended``: for which lanes operators had finished; ``finished``: all of them had, in
     all tasks of the vertex, and their state is carried on by others. ``flight``: of a task that was cut as a whole,
     what this very subtask had in flight (None: it was not; then nothing else says where its drivers stood).
-    ``reweights``: what the log says of mixtures."""
+    ``reweights``: what the log says of mixtures. ``parts``: those of the tables, where the job still has them."""
 
     tables: Mapping[str, pa.Table] = msgspec.field(default_factory=dict)
     channels: Mapping[tuple[str, Holds], pa.Table] = msgspec.field(default_factory=dict)
@@ -60,6 +61,7 @@ class Restored(msgspec.Struct, frozen=True):
     finished: bool = False
     flight: Flight | None = None
     reweights: tuple[Reweight, ...] = ()
+    parts: Mapping[str, tuple[StatePart, ...]] = msgspec.field(default_factory=dict)
 
 
 NOTHING_RESTORED = Restored()

@@ -51,6 +51,7 @@ from ..planner.overtaking import IN_ORDER, FreeEdges, cuts_whole
 from ..scheduler.protocol import Query
 from ..sources.picking import EarlyCondition, Keys, Pick
 from ..sources.reader import Rounds, SplitReader
+from ..state.change_log import StatePart, let_go
 from ..state.memory import TaskMemory
 from ..state.write_behind import WriteBehind
 from . import orders
@@ -465,8 +466,7 @@ class _Builder:
     def _operator(self, operator: OperatorPlan, background: _Background, stood: OperatorPlace) -> OperatorInstance:
         division, state = self._division(operator.id), self._state(operator.id)
         if division.over:
-            ended = frozenset(self._lanes)
-            return OperatorInstance(operator.id, EndedOperator(state), operator.hold, self._lanes, ended)
+            return OperatorInstance(operator.id, EndedOperator(state), operator.hold, self._lanes, division.ended)
         mine, carried = division.of_state(state)
         context = OperatorContext(
             operator=operator.id,
@@ -490,6 +490,7 @@ class _Builder:
             last=stood.last,
             reweights=tuple(each for each in self._reweights if each.operator == operator.id),
             server=self.feeds.get(operator.id),
+            stored=self._parts_of(operator.id, mine) if carried is None else (),
         )
         with build_error_context(operator.id):
             running = operator.config.build(context, operator.inputs, mine)
@@ -498,6 +499,7 @@ class _Builder:
                 check_members(running, operator.is_sink)
             emits = operator.config.output_schema(operator.inputs) if is_users and not operator.is_sink else None
             plain = () if traits_of(operator.config).takes_compact else operator.inputs
+        let_go(context.stored)
         built = OperatorInstance(
             operator.id,
             running,
@@ -527,12 +529,21 @@ class _Builder:
         table = self._restored.tables.get(operator)
         if table is None:
             return None
+        lanes = table.column(LANE)
+        if set(pc.min_max(lanes).as_py().values()) <= set(self._lanes):
+            return table
         lane = pc.field(LANE)
         shared = lane == EVERYWHERE
         if self._restored.flight is not None and "copy" in table.schema.names:
             shared &= pc.field("copy") == self._task.subtask  # others were cut elsewhere in the same rows
         mine = table.filter(((lane >= self._lanes.start) & (lane < self._lanes.stop)) | shared)
         return mine if mine.num_rows else None
+
+    def _parts_of(self, operator: str, mine: pa.Table | None) -> tuple[StatePart, ...]:
+        """Those of the restored state, if nothing in them is others'."""
+        whole = self._restored.tables.get(operator)
+        is_all = mine is not None and whole is not None and mine.num_rows == whole.num_rows
+        return self._restored.parts.get(operator, ()) if is_all else ()
 
 
 def saying_its_end(state: pa.Table | None) -> pa.Table | None:

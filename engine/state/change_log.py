@@ -5,6 +5,7 @@ Rules:
 1. The rows of a state are numbered in the order in which they came. A base holds all rows at one time, row ``n`` at its
    place ``n``; changes hold some, old and new, with their numbers in column ``ROW``. The last part that has a number
    counts. Rows do not go: a state that has forgotten something begins anew, with another log.
+   Where rows never change either (``grows``), each part is a base: the rows that came since the last one.
 2. An operator adds parts; whoever stores them notes in each what became of it (``kept``) and lets go of its rows when
    they are safe. So changes of a checkpoint that was given up are still there for the next one.
    States are stored one after the other, each in the parts that there are by then (``up_to_date``): what another one
@@ -12,7 +13,11 @@ Rules:
 3. The storing thread puts one part in the place of several (``merge_from``), so that a state is never much more than
    what it holds: the sizes of the changes fall, there are at most ``MOST_CHANGES``, and together they are less than a
    ``1 / BASE_SHARE`` of the base. A row that has changed is thus written about twice more, whatever the interval is,
-   and a base once in as many checkpoints as change a third of it.
+   and a base once in as many checkpoints as change a third of it. Of a state that grows like parts are put
+   together, when they are many: in a thousand checkpoints a row is written five times.
+4. An operator may have several logs; its state is their rows, one behind the other.
+5. An operator that is restored from parts which hold its own state and nothing else goes on with them, if it finds that
+   its rows have the numbers that they had.
 """
 
 from __future__ import annotations
@@ -32,6 +37,9 @@ ROW = "__row"
 
 MOST_CHANGES = 12
 BASE_SHARE = 3
+
+FEW = 16 * 1024
+"""Rows that are given whole each time: what has changed of them is hardly smaller."""
 
 
 class StatePart:
@@ -67,16 +75,27 @@ class StatePart:
             self._table = self._make = None
 
 
+def let_go(parts: Iterable[StatePart]) -> None:
+    """The rows of all of them are safe elsewhere."""
+    for part in parts:
+        part.let_go()
+
+
 class ChangeLog:
     """The parts of one operator's state. Safe to use from the operator's thread and those that store."""
 
-    def __init__(self) -> None:
+    def __init__(self, grows: bool = False, stored: Sequence[StatePart] = ()) -> None:
+        """``grows``: rule 1; ``stored``: the parts that the state was restored from."""
+        self.grows = grows
+        #: in all parts that were added
+        self.rows = sum(part.rows for part in stored)
         self._lock = threading.Lock()
-        self._parts: list[StatePart] = []
+        self._parts = list(stored)
 
     def add(self, changes: StatePart) -> None:
         """The base, if it is the first one, and then what has changed since the last part."""
         with self._lock:
+            self.rows += changes.rows
             self._parts.append(changes)
 
     def merged(self, parts: Sequence[StatePart], into: StatePart) -> None:
@@ -98,29 +117,45 @@ class ChangeLog:
     def cut(self) -> Changes:
         """The state as it is now."""
         with self._lock:
-            return Changes(self, tuple(self._parts))
+            return Changes((LogCut(self, tuple(self._parts)),) if self._parts else ())
 
 
 @dataclass(frozen=True, eq=False)
-class Changes:
-    """The state at one moment, in parts."""
+class LogCut:
+    """What a log had at one moment."""
 
     log: ChangeLog
     parts: tuple[StatePart, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of what is new in it, as far as that has been made."""
-        return sum(part.new_bytes for part in self.parts)
 
     def up_to_date(self) -> list[StatePart]:
         """The same rows in the parts that stand for them now."""
         return self.log.until(self.parts[-1]) or list(self.parts)
 
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """The state at one moment, in parts: those of one log, or of several, one behind the other."""
+
+    cuts: tuple[LogCut, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is new in it, as far as that has been made."""
+        return sum(part.new_bytes for cut in self.cuts for part in cut.parts)
+
     def whole(self) -> pa.Table:
         """All of it, of which no part has been let go of."""
-        (table,) = states_of(part.table for part in self.parts)
-        return table
+        return merged([part.table for cut in self.cuts for part in cut.parts])
+
+    def __add__(self, other: Changes) -> Changes:
+        return Changes(self.cuts + other.cuts)
+
+
+def as_changes(table: pa.Table) -> Changes:
+    """Rows that may all be others next time."""
+    log = ChangeLog()
+    log.add(StatePart(lambda: table, table.num_rows))
+    return log.cut()
 
 
 class ChangingOperator(Protocol):
@@ -130,16 +165,16 @@ class ChangingOperator(Protocol):
         """As ``snapshot``, where it may be in parts."""
 
 
-def merge_from(sizes: Sequence[int]) -> int:
+def merge_from(sizes: Sequence[int], grows: bool = False) -> int:
     """From which part on all should be put together, given their sizes, the base first (rule 3). The last place: none
     should."""
     last = len(sizes) - 1
-    if last and BASE_SHARE * sum(sizes[1:]) >= sizes[0]:
+    if not grows and last and BASE_SHARE * sum(sizes[1:]) >= sizes[0]:
         return 0
     if last <= MOST_CHANGES:
         return last
     first, size = last, sizes[last]
-    while first > 1 and sizes[first - 1] <= 2 * size:
+    while first > (not grows) and sizes[first - 1] <= 2 * size:
         first -= 1
         size += sizes[first]
     return min(first, last - 1)
@@ -148,7 +183,8 @@ def merge_from(sizes: Sequence[int]) -> int:
 def merged(parts: Sequence[pa.Table]) -> pa.Table:
     """Parts that follow one another as one."""
     if ROW not in parts[0].schema.names:
-        return _applied(parts)
+        # tasks that finished earlier may have stored less (``lane_counts``)
+        return pa.concat_tables(states_of(parts), promote_options="default")
     table = pa.concat_tables(parts, promote_options="default")
     numbers = table.column(ROW).to_numpy()
     _, places = np.unique(numbers[::-1], return_index=True)

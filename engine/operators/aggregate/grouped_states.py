@@ -197,10 +197,14 @@ class GroupTable:
         states = self._grouping.aggregates.states(self._accumulators)
         return Groups(self._whole_keys(), states, self._lanes.given(), self._positions.given())
 
-    def later(self) -> Callable[[], Groups]:
-        """What gives the groups as they are now, on any thread. Changes are marked from now on."""
+    def mark(self) -> None:
+        """Mark what changes from now on."""
         self._marks = GrowableArray(np.bool_)
         self._marks.to(len(self))
+
+    def later(self) -> Callable[[], Groups]:
+        """What gives the groups as they are now, on any thread. Changes are marked from now on."""
+        self.mark()
         states = self._grouping.aggregates.states_later(self._accumulators)
         keys, lanes, positions = [*map(list, self._keys)], self._lanes.given(), self._positions.given()
         types = self._grouping.keys

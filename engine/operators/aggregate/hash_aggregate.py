@@ -40,7 +40,7 @@ from ...kernels.groups import check_group_types
 from ...kernels.keys import valid_rows
 from ...kernels.pieces import Bound, Positions, cut
 from ...kernels.sorting import SortKey
-from ...state.change_log import ROW, ChangeLog, Changes, StatePart
+from ...state.change_log import FEW, ROW, ChangeLog, Changes, StatePart
 from .aggregates import (
     Aggregate,
     AggregateColumns,
@@ -55,9 +55,6 @@ from .aggregates import (
 from .grouped_states import Grouping, Groups, GroupTable, plain_keys
 from .spilled_groups import BoundedGroups
 from .waiting_rows import WaitingRows
-
-FEW = 16 * 1024
-"""Groups that are given whole each time: what has changed of them is hardly smaller."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,7 @@ class HashAggregate:
         """A running aggregation with the groups of ``restored``."""
         running = RunningHashAggregate(self, context, inputs[0])
         if restored is not None:
-            running.restore(restored)
+            running.restore(restored, context.stored)
         return running
 
     def describe(self) -> str:
@@ -236,19 +233,32 @@ class RunningHashAggregate(Stateless):
             self._log.add(StatePart(lambda: rows, len(numbers)))
         return self._log.cut()
 
-    def restore(self, table: pa.Table) -> None:
+    def restore(self, table: pa.Table, stored: Sequence[StatePart] = ()) -> None:
         """Take over the groups of earlier snapshots, in the order of their positions, merging those with equal keys.
-        Each of several subtasks has counted its own rows: of equal positions that of the first lane comes first."""
+        Each of several subtasks has counted its own rows: of equal positions that of the first lane comes first.
+        ``stored``: those of the table, if they are known."""
         drained = table.column("drained")
         live = table.filter(pc.invert(drained)) if pc.any(drained).as_py() else table
         self._drained = live.num_rows == 0
         positions = live.column("position").to_numpy()
         order = np.lexsort([live.column(LANE).to_numpy(), positions])
-        stored = StoredRows(live.schema, live.to_batches())
+        rows_of = StoredRows(live.schema, live.to_batches())
         for rows in pieces_of_state(live, order):
-            self._groups.add(self._restored(stored.take(rows)))
+            self._groups.add(self._restored(rows_of.take(rows)))
         self._next = int(positions.max(initial=-1)) + 1
         self._groups.merge()
+        groups = self._groups.in_one_table
+        if stored and groups is not None and len(groups) == table.num_rows and bool((np.diff(order) > 0).all()):
+            self._go_on_with(groups, stored)
+
+    def _go_on_with(self, groups: GroupTable, stored: Sequence[StatePart]) -> None:
+        """Let the next checkpoint name these parts, if they are a base and its changes."""
+        groups.mark()
+        base = self._state(groups.changed()[1], False).schema
+        change = base.append(pa.field(ROW, pa.int64()))
+        schemas = [part.table.schema for part in stored if part.table is not None]
+        if schemas == [base, *[change] * (len(stored) - 1)]:
+            self._log, self._logged = ChangeLog(stored=stored), groups
 
     def close(self) -> None:
         """Remove the files."""

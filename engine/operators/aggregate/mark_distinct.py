@@ -26,8 +26,9 @@ from ...core.schemas import check_columns, check_distinct, check_inputs, check_m
 from ...core.traits import Cut, Emission, Lineage, Traits, all_kept
 from ...kernels.groups import check_group_types
 from ...kernels.pieces import Bound, Flags
+from ...state.change_log import Changes
 from .seen_keys import SeenKeys
-from .seen_state import restore_seen, seen_state
+from .seen_state import restore_seen, seen_changes, seen_state
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class RunningMarkDistinct(Stateless):
         self._held = HeldRows(source)
         self._emitter = Emitter()
         if restored is not None:
-            restore_seen(restored, self._seen, self._held)
+            restore_seen(restored, self._seen, self._held, context.stored)
         self._account()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
@@ -127,6 +128,10 @@ class RunningMarkDistinct(Stateless):
     def snapshot(self) -> pa.Table | None:
         """One row for each key, and those held."""
         return seen_state(self._seen, self._held)
+
+    def changes(self) -> pa.Table | Changes | None:
+        """The same; of many keys only those that are new since it was asked last."""
+        return seen_changes(self._seen, self._held)
 
     def close(self) -> None:
         """Give everything up."""

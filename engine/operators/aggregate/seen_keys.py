@@ -13,6 +13,7 @@ from ...kernels.growable_array import GrowableArray
 from ...kernels.key_table import KeyTable
 from ...kernels.keys import decoded
 from ...kernels.pieces import Flags
+from ...state.change_log import ChangeLog, StatePart
 
 
 class SeenKeys:
@@ -30,6 +31,9 @@ class SeenKeys:
         #: the keys, in the order in which they were seen
         self._parts: list[pa.RecordBatch] = []
         self._key_bytes = 0
+        #: what was given to checkpoints, in so many of the parts
+        self.log = ChangeLog(grows=True)
+        self._logged = 0
 
     def first(self, columns: Sequence[pa.Array], lanes: Lanes) -> Flags:
         """Which of these rows have a key that no row before had; their keys are remembered."""
@@ -48,6 +52,15 @@ class SeenKeys:
     def keys(self) -> pa.Table:
         """The keys, in the order in which they were seen."""
         return pa.Table.from_batches(self._parts, schema=self.schema)
+
+    def new(self) -> tuple[pa.Table, Lanes]:
+        """The keys that have been seen since this was asked last, and their lanes."""
+        parts, self._logged = self._parts[self._logged :], len(self._parts)
+        return pa.Table.from_batches(parts, schema=self.schema), self.lanes[self.log.rows :]
+
+    def go_on_with(self, stored: Sequence[StatePart]) -> None:
+        """These parts have all keys, in the order in which they were seen."""
+        self.log, self._logged = ChangeLog(grows=True, stored=stored), len(self._parts)
 
     @property
     def lanes(self) -> Lanes:

@@ -13,7 +13,8 @@ Rules:
    a later one would keep them from what they meet further down (a merge join), an earlier one would bring them before
    left rows where a part is put in the order of tags.
 4. Null keys match nothing. NaN equals NaN. Empty sides are sides.
-5. State is the rows of both sides, and which right rows have matched.
+5. State is the rows of both sides, and which right rows have matched. Where rows only come it is given in parts
+   (``change_log``): a side's parts begin anew when it has let go of rows, or when right rows have matched that had not.
 6. When too much is held, the rows of the larger side go to a file, then those of the other. A right side in a file is
    probed there (``spilled_lookup``): left rows need not wait, and rows and their order are the same. One byte per right
    row stays in memory: whether it has matched. Rows that come of a file leave in the pieces that they lie there in, so
@@ -33,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -44,12 +46,13 @@ from ...buffers.spilled_rows import SpilledRows
 from ...buffers.state_rows import row_type
 from ...buffers.stored_rows import StoredRows
 from ...core.elements import FINAL_ROUND, Batch
-from ...core.operator import Emitter, KeyListener, OperatorContext, Output, Stateless, Steps
+from ...core.operator import LANE, Emitter, KeyListener, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import no_rows
 from ...core.traits import Cut, Emission, Traits
 from ...kernels.key_filter import KeyTest
 from ...kernels.keys import valid_rows
 from ...kernels.pieces import PIECE_ROWS, Bound, Flags, Positions, indices, picked
+from ...state.change_log import FEW, ChangeLog, Changes, StatePart, as_changes
 from .equi_join import NAMES, NEED_A_MATCH, EquiJoin
 from .join_output import JoinOutput
 from .join_shape import LEFT, LEFT_ALONE, RIGHT
@@ -65,6 +68,9 @@ INDEX_BYTES = 32
 
 MOST_TOLD = 8 * 1024 * 1024
 """Of more rows nobody is told: a test of so many keys is slower than to look them up."""
+
+NEITHER = -1
+"""The port of rows of the state that say only what is the same for all."""
 
 MUCH = 0.8
 """If a larger share of a batch may match, the other rows are not looked for any further."""
@@ -100,7 +106,7 @@ class HashJoin(EquiJoin):
         """A running join with the rows of ``restored``."""
         running = RunningHashJoin(self, inputs, context)
         if restored is not None:
-            running.restore(restored)
+            running.restore(restored, context.stored)
         return running
 
 
@@ -141,6 +147,10 @@ class RunningHashJoin(Stateless):
         self._held = (HeldRows(inputs[LEFT]), HeldRows(inputs[RIGHT]))
         #: for restored right rows and those that came later: which had matched; None: none of them
         self._matched: Flags | None = None
+        #: what was given to checkpoints of each side, and how many right rows had matched then
+        self._logs = [ChangeLog(grows=True), ChangeLog(grows=True)]
+        self._logged_matched = 0
+        self._notes_matches = config.how not in LEFT_ALONE
         self._built: Built | None = None
         self._ended = [place.ended for place in context.ports] or [False, False]
         #: the first round that has not ended on any port, and on the right one
@@ -232,13 +242,30 @@ class RunningHashJoin(Stateless):
         for port in (LEFT, RIGHT):
             parts = [*self._spilled[port].read(), *([self._held[port].peek()] if self._held[port].rows else [])]
             if parts:
-                table = state_table(parts)
-                flags = self._flags() if port == RIGHT else np.zeros(table.num_rows, dtype=bool)
-                tables.append(self._marked(table, port, flags))
+                tables.append(self._marked(parts, port, self._flags_of(port), self._next_right))
         return pa.concat_tables(tables) if tables else None
 
-    def restore(self, table: pa.Table) -> None:
-        """Take over the rows of earlier snapshots."""
+    def changes(self) -> pa.Table | Changes | None:
+        """The same; of many rows only those that have come since it was asked last, and of each lane one that is of no
+        port and says ``next``."""
+        if self._rows(LEFT) + self._rows(RIGHT) < FEW:
+            return self.snapshot()
+        matched = int(np.count_nonzero(self._flags())) if self._notes_matches else 0
+        if matched != self._logged_matched:
+            self._logs[RIGHT], self._logged_matched = ChangeLog(grows=True), matched
+        found = Changes(())
+        for port in (LEFT, RIGHT):
+            log, known = self._logs[port], self._logs[port].rows
+            parts = [*self._spilled[port].read(known), *self._held[port].behind(known - self._spilled[port].rows)]
+            if parts:
+                flags = self._flags_of(port)[known:].copy()
+                make = partial(self._marked, parts, port, flags, self._next_right)
+                log.add(StatePart(make, len(flags)))
+            found += log.cut()
+        return found + as_changes(self._open_round())
+
+    def restore(self, table: pa.Table, stored: Sequence[StatePart] = ()) -> None:
+        """Take over the rows of earlier snapshots. ``stored``: the parts of the table, if they are known."""
         told = int(pc.max(table.column("next")).as_py())
         self._next, self._next_right = max(self._next, told), max(self._next_right, told)
         ports, matched = (table.column(name).to_numpy() for name in ("port", "matched"))
@@ -250,6 +277,11 @@ class RunningHashJoin(Stateless):
             for held in restored_rows(table, self._inputs[port], NAMES[port], order):
                 self._held[port].put(held)
                 self._spill_if_too_much()
+            alike = self._marked([HeldRows(self._inputs[port]).peek()], port, np.zeros(0, dtype=bool), 0).schema
+            parts = [part for part in stored if _is_of(part.table, alike, port)]
+            if sum(part.rows for part in parts) == len(order) and bool((np.diff(order) > 0).all()):
+                self._logs[port] = ChangeLog(grows=True, stored=parts)
+        self._logged_matched = 0 if self._matched is None else int(np.count_nonzero(self._matched))
 
     def close(self) -> None:
         """Remove the files."""
@@ -273,6 +305,9 @@ class RunningHashJoin(Stateless):
             self._spill(larger)
             if self._memory.hold(self._bytes):
                 self._spill(LEFT + RIGHT - larger)
+
+    def _rows(self, port: int) -> int:
+        return self._spilled[port].rows + self._held[port].rows
 
     def _spill(self, port: int) -> None:
         if self._held[port].rows:
@@ -317,6 +352,7 @@ class RunningHashJoin(Stateless):
             self._told += self._test.nbytes
             if self._matched is None:
                 self._held[RIGHT].keep(self._matching)
+                self._logs[RIGHT] = ChangeLog(grows=True)
         rows = self._matching(batch.records)
         self._reduces = len(rows) < batch.records.num_rows * MUCH
         return batch if len(rows) == batch.records.num_rows else Batch(picked(batch.records, indices(rows)), batch.tag)
@@ -343,13 +379,17 @@ class RunningHashJoin(Stateless):
         return Built(rows, lookup, self._flags())
 
     def _flags(self) -> Flags:
-        rows = self._spilled[RIGHT].rows + self._held[RIGHT].rows
+        rows = self._rows(RIGHT)
         if self._matched is None or len(self._matched) < rows:
             known = self._matched if self._matched is not None else np.zeros(0, dtype=bool)
             self._matched = np.append(known, np.zeros(rows - len(known), dtype=bool))
         return self._matched
 
+    def _flags_of(self, port: int) -> Flags:
+        return self._flags() if port == RIGHT else np.zeros(self._rows(LEFT), dtype=bool)
+
     def _forget_left(self) -> None:
+        self._logs[LEFT] = ChangeLog(grows=True)
         self._held[LEFT].clear()
         self._spilled[LEFT].clear()
         self._memory.hold(self._bytes)
@@ -359,8 +399,9 @@ class RunningHashJoin(Stateless):
             self._built.delete()
         self._held[RIGHT].clear()
         self._spilled[RIGHT].clear()
+        self._logs[RIGHT] = ChangeLog(grows=True)
         self._built = self._matched = None
-        self._told = 0
+        self._logged_matched = self._told = 0
         self._memory.hold(self._bytes)
 
     # ------------------------------------------------------------------ joining
@@ -420,12 +461,30 @@ class RunningHashJoin(Stateless):
             self._emitter.emit(records, round, lane, out)
             yield
 
-    def _marked(self, table: pa.Table, port: int, matched: Flags) -> pa.Table:
+    def _marked(self, parts: Sequence[Held], port: int, matched: Flags, open_round: int) -> pa.Table:
+        """Rows of a side as state."""
+        table = state_table(parts)
         rows = table.num_rows
         columns = {name: table.column(name) for name in table.column_names if name != "row"}
-        columns["port"] = pa.array(np.full(rows, port, dtype=np.int8))
-        columns["matched"] = pa.array(matched)
-        columns["next"] = pa.array(np.full(rows, self._next_right, dtype=np.int64))
+        columns |= _noted(rows, port, matched, open_round)
         for number, schema in enumerate(self._inputs):
             columns[NAMES[number]] = table.column("row") if number == port else pa.nulls(rows, row_type(schema))
         return pa.table(columns)
+
+    def _open_round(self) -> pa.Table:
+        """Rows of neither side."""
+        lanes = pa.array(np.array(self._lanes, dtype=np.int32))
+        rounds = pa.array(np.zeros(len(lanes), dtype=np.int64))
+        noted = _noted(len(lanes), NEITHER, np.zeros(len(lanes), dtype=bool), self._next_right)
+        return pa.table({LANE: lanes, "round": rounds} | noted)
+
+
+def _is_of(table: pa.Table | None, schema: pa.Schema, port: int) -> bool:
+    """Whether a part has rows of this side, and nothing else."""
+    return table is not None and table.schema.equals(schema) and pc.unique(table.column("port")).to_pylist() == [port]
+
+
+def _noted(rows: int, port: int, matched: Flags, open_round: int) -> dict[str, pa.Array]:
+    """What the state says of each row."""
+    ports, rounds = np.full(rows, port, dtype=np.int8), np.full(rows, open_round, dtype=np.int64)
+    return {"port": pa.array(ports), "matched": pa.array(matched), "next": pa.array(rounds)}

@@ -3,11 +3,13 @@ pins and crashes every checkpoint that is kept gives what the state was."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from msgspec.structs import replace
 
@@ -19,16 +21,33 @@ from penstock.coordinator.model.commands import CopySavepoint, StoreSavepoint
 from penstock.coordinator.model.manifest import Manifest, Pinned, TaskState, Unpinned, decode, encode
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.identity import Attempt, CheckpointId, StateHandle, TaskId
-from penstock.engine.operators import Aggregate, HashAggregate
-from penstock.engine.operators.aggregate import hash_aggregate
+from penstock.engine.core.operator import LANE, OperatorConfig, exhaust
+from penstock.engine.operators import Aggregate, Distinct, HashAggregate, HashJoin, MarkDistinct
+from penstock.engine.operators.aggregate import hash_aggregate, seen_state
+from penstock.engine.operators.join import hash_join
 from penstock.engine.state.change_log import MOST_CHANGES, Changes
+from penstock.engine.state.memory import TaskMemory
 from support.operator_harness import context
 from support.sweeps import seeds
 
 NAMES = ("count", "sum", "min", "mean", "first", "last", "count_distinct", "collect_list", "variance")
-COUNTED = HashAggregate(("k",), (Aggregate("rows", None, "count"), *(Aggregate(name, "v", name) for name in NAMES)))
-SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
+AGGREGATES = (Aggregate("rows", None, "count"), *(Aggregate(name, "v", name) for name in NAMES))
+COUNTED = HashAggregate(("k",), AGGREGATES)
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("odd", pa.bool_())])
 TASK = TaskId("count", 0)
+KINDS: dict[str, OperatorConfig] = {
+    "count": COUNTED,
+    "distinct": Distinct(("k", "v")),
+    "distinct in lanes": Distinct(("k",), per_lane=True),
+    "marked": MarkDistinct(("k", "v"), "new", (("odd", "new_odd"),)),
+    **{f"{how} join": HashJoin(("k",), how) for how in ("inner", "full", "right semi")},
+}
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (hash_aggregate, seen_state, hash_join):
+        monkeypatch.setattr(module, "FEW", 5)
 
 
 class Nowhere:
@@ -37,40 +56,70 @@ class Nowhere:
 
 
 class World:
-    """A task with an aggregation, its files, and who keeps its checkpoints."""
+    """A task with an operator, its files, and who keeps its checkpoints."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, kind: str = "count") -> None:
         self.folder = folder
         self.chance = random.Random(seed)
+        self.config = KINDS[kind]
+        self.ports = 2 if isinstance(self.config, HashJoin) else 1
+        self.budget = self.chance.choice([None, 6_000])
+        self.inline, self.keys = [0, 4096], 60
         self.kept = RetainedCheckpoints(self.chance.choice([1, 2]))
         #: what the state was, by checkpoint; and savepoints, by folder
         self.states: dict[CheckpointId, list[Any]] = {}
         self.savepoints: dict[str, list[Any]] = {}
-        self.number = self.rows = 0
+        self.number = self.rows = self.round = self.lane = 0
         self.attempt = 0
+        self.operator: Any = None
         self.crash()
 
     def crash(self) -> None:
         """Begin again with the newest checkpoint."""
         self.attempt += 1
+        if self.operator is not None:
+            self.operator.close()
         #: the snapshots that are not stored yet: the state in parts, and what it was
         self.cuts: list[tuple[CheckpointId, Any, pa.Table | None]] = []
-        self.files = SnapshotFiles(str(self.folder), "job", self.chance.choice([0, 4096]))
+        if self.operator is None or self.chance.random() < 0.7:
+            self.files = SnapshotFiles(str(self.folder), "job", self.chance.choice(self.inline))
         latest = self.kept.latest
-        restored = None if latest is None else self.files.read(latest.tasks[0].state).get("count")
-        self.operator = COUNTED.build(context(), [SCHEMA], restored)
+        self.ended: set[int] = set()
+        tables, parts = {}, {}
+        if latest is not None:
+            attempt = Attempt(1, self.attempt)
+            tables, parts = self.files.restored(TASK, latest.checkpoint, attempt, latest.tasks[0].state)
+        memory, stored = TaskMemory(self.budget).account("operator"), parts.get("count", ())
+        where = dataclasses.replace(context(), memory=memory, stored=stored)
+        self.operator = self.config.build(where, [SCHEMA] * self.ports, tables.get("count"))
+        for part in stored:
+            part.let_go()
 
-    def process(self) -> None:
-        size = self.chance.choice([1, 3, 40])
-        keys = [self.chance.choice([None, "x", str(self.chance.randrange(60))]) for _ in range(size)]
+    def process(self, size: int = 0) -> None:
+        size = size or self.chance.choice([1, 3, 40])
+        keys = [self.chance.choice([None, "x", str(self.chance.randrange(self.keys))]) for _ in range(size)]
         values = [self.chance.choice([None, self.chance.randrange(-9, 9)]) for _ in range(size)]
-        records = pa.record_batch([pa.array(keys, pa.string()), pa.array(values, pa.int64())], schema=SCHEMA)
-        self.operator.process(0, Batch(records, Tag(0, 0, self.rows)), Nowhere())
+        odd = [self.chance.choice([None, True, False]) for _ in range(size)]
+        columns = [pa.array(keys, pa.string()), pa.array(values, pa.int64()), pa.array(odd)]
+        records = pa.record_batch(columns, schema=SCHEMA)
+        port = self.chance.choice([port for port in range(self.ports) if port not in self.ended])
+        exhaust(self.operator.process(port, Batch(records, Tag(self.round, self.lane, self.rows)), Nowhere()))
         self.rows += 1
 
+    def go_on(self) -> None:
+        """To the next lane, or round, or behind the end of the right side."""
+        if self.lane < 3:
+            self.lane += 1
+            return
+        for port in set(range(self.ports)) - self.ended:
+            exhaust(self.operator.end_round(port, self.round, Nowhere()))
+        self.round, self.lane = self.round + 1, 0
+        if self.ports == 2 and not self.ended and self.chance.random() < 0.5:
+            self.ended.add(1)
+            exhaust(self.operator.end_port(1, Nowhere()))
+
     def drain(self) -> None:
-        for _ in self.operator.drain(Nowhere()):
-            pass
+        exhaust(self.operator.drain(Nowhere()))
 
     def cut(self) -> None:
         """Take a snapshot. It is stored later, when newer ones may have been taken: a savepoint is slow, or a
@@ -89,7 +138,7 @@ class World:
         tables = {} if state is None else {"count": state}
         handles = self.files.write(TASK, checkpoint, Attempt(1, self.attempt), tables)
         assert len({each.location for each in handles if f"000001.{checkpoint.number}" in each.location}) <= 1
-        assert len(handles) <= MOST_CHANGES + 1
+        assert len(handles) <= 2 * (MOST_CHANGES + 1) + 1
         if self.chance.random() < 0.3:
             self.delete(self.kept.unreferenced(handles))  # it is given up
             return
@@ -102,7 +151,7 @@ class World:
         )
         read = decode(encode(manifest))
         assert read == manifest
-        self.states[checkpoint] = held.to_pylist() if held is not None else []
+        self.states[checkpoint] = self.plain(held)
         self.delete(self.kept.add(manifest).handles)
         if self.chance.random() < 0.8:
             self.files.completed(TASK, checkpoint)
@@ -135,38 +184,53 @@ class World:
         files = SnapshotFiles(str(self.folder), "job")
         for manifest in self.kept.kept:
             handles = manifest.tasks[0].state
-            found = files.read(handles).get("count")
-            assert same(found, self.states[manifest.checkpoint])
+            assert self.same(files.read(handles).get("count"), self.states[manifest.checkpoint])
         for place, state in self.savepoints.items():
-            assert same(SnapshotFiles(place, "job").read(read_savepoint(place).tasks[0].state).get("count"), state)
+            found = SnapshotFiles(place, "job").read(read_savepoint(place).tasks[0].state)
+            assert self.same(found.get("count"), state)
         needed = {each.location for one in self.kept.kept for each in one.tasks[0].state if each.location}
         there = {path.relative_to(self.folder).as_posix() for path in (self.folder / "job" / "state").rglob("*.arrow")}
         assert there == needed
 
+    def same(self, found: pa.Table | None, state: list[Any]) -> bool:
+        return self.plain(found) == state
 
-def same(found: pa.Table | None, state: list[Any]) -> bool:
-    return ([] if found is None else found.to_pylist()) == state
+    def plain(self, state: pa.Table | None) -> list[Any]:
+        """The state as those who are restored from it have it, in memory: one, and each of two."""
+        found = []
+        for subtask, parallelism in ((0, 1), (0, 2), (1, 2)):
+            where = context(subtask, parallelism)
+            mine = None if state is None else state.filter(pc.is_in(pc.field(LANE), pa.array(where.lanes, pa.int32())))
+            restored = mine if mine is not None and mine.num_rows else None
+            found.append(rows_of(self.config.build(where, [SCHEMA] * self.ports, restored).snapshot()))
+        return found
 
 
-@pytest.mark.parametrize("seed", seeds(4, of=100))
-def test_every_checkpoint_that_is_kept_gives_what_the_state_was(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hash_aggregate, "FEW", 5)
-    world = World(tmp_path, seed)
+def of_values(values: pa.Array) -> pa.RecordBatch:
+    columns = [pa.nulls(len(values), pa.string()), values, pa.nulls(len(values), pa.bool_())]
+    return pa.record_batch(columns, schema=SCHEMA)
+
+
+def rows_of(table: pa.Table | None) -> list[Any]:
+    return [] if table is None else table.to_pylist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", seeds(2, of=60))
+def test_every_checkpoint_that_is_kept_gives_what_the_state_was(seed: int, kind: str, tmp_path: Path) -> None:
+    world = World(tmp_path, seed, kind)
     steps = [world.process] * 4 + [world.cut] * 2 + [world.checkpoint] * 5 + [world.pin, world.crash, world.drain]
     for _ in range(40):
-        world.chance.choice(steps)()
+        world.chance.choice([*steps, world.go_on, world.go_on])()
         world.check()
 
 
-def test_little_change_of_much_state_writes_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hash_aggregate, "FEW", 5)
+def test_little_change_of_much_state_writes_little(tmp_path: Path) -> None:
     files, sizes = SnapshotFiles(str(tmp_path), "job"), []
     operator = HashAggregate(("v",), (Aggregate("rows", None, "count"),)).build(context(), [SCHEMA], None)
     for number, rows in enumerate([range(200_000), range(0, 200_000, 100), range(0), range(7, 200_000, 100)], 1):
         values = pa.array(rows, pa.int64())
-        records = pa.record_batch([pa.nulls(len(values), pa.string()), values], schema=SCHEMA)
+        records = of_values(values)
         operator.process(0, Batch(records, Tag(0, 0, number)), Nowhere())
         state, before = operator.changes(), files.bytes_written
         assert isinstance(state, Changes)
@@ -177,15 +241,38 @@ def test_little_change_of_much_state_writes_little(tmp_path: Path, monkeypatch: 
     assert max(sizes[1:]) < sizes[0] / 20
 
 
-def test_a_newer_snapshot_names_nothing_that_only_an_older_one_has_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hash_aggregate, "FEW", 5)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_checkpoint_of_an_attempt_writes_what_is_new(kind: str, tmp_path: Path) -> None:
+    world = World(tmp_path, 0, kind)
+    world.budget, world.inline, world.keys = None, [0], 10_000
+    world.crash()
+
+    def stored(rows: int) -> int:
+        """The bytes of a checkpoint behind so many more rows, and the end of their round."""
+        for _ in range(rows):
+            world.process(rows)
+        for port in range(world.ports):
+            exhaust(world.operator.end_round(port, world.round, Nowhere()))
+        world.round, world.number = world.round + 1, world.number + 1
+        checkpoint, before = CheckpointId(1, world.number), world.files.bytes_written
+        handles = world.files.write(TASK, checkpoint, Attempt(1, world.attempt), {"count": world.operator.changes()})
+        task, named = TaskState(task=TASK, state=handles), {"number": world.number, "checkpoint": checkpoint}
+        world.kept.add(Manifest(fingerprint="f", parallelism={"count": 1}, tasks=(task,), **named))
+        world.files.completed(TASK, checkpoint)
+        return world.files.bytes_written - before
+
+    whole, changed = stored(50), stored(3)
+    world.crash()
+    assert stored(0) <= changed < whole / 3
+    assert stored(3) < whole / 3
+
+
+def test_a_newer_snapshot_names_nothing_that_only_an_older_one_has_stored(tmp_path: Path) -> None:
     files = SnapshotFiles(str(tmp_path), "job", 0)
     operator = HashAggregate(("v",), (Aggregate("rows", None, "count"),)).build(context(), [SCHEMA], None)
 
     def cut(rows: int) -> Any:
-        records = pa.record_batch([pa.nulls(rows, pa.string()), pa.array(range(rows), pa.int64())], schema=SCHEMA)
+        records = of_values(pa.array(range(rows), pa.int64()))
         operator.process(0, Batch(records, Tag(0, 0, 0)), Nowhere())
         return operator.changes()
 

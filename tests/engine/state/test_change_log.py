@@ -63,7 +63,7 @@ class Rows:
 
     def merge(self) -> None:
         """Put some parts together, as a store does on another thread."""
-        parts = self.log.cut().parts
+        parts = self.log.cut().cuts[0].parts
         first = self.chance.randrange(len(parts))
         mine = parts[first : self.chance.randrange(first, len(parts)) + 1]
         tables = [part.table for part in mine]
@@ -88,7 +88,7 @@ def test_states_of_several_tasks_stand_one_behind_the_other() -> None:
     first, second = Rows(random.Random(1)), Rows(random.Random(2))
     for rows in (first, second, second):
         rows.change()
-    tables = [part.table for rows in (first, second) for part in rows.log.cut().parts]
+    tables = [part.table for rows in (first, second) for part in rows.log.cut().cuts[0].parts]
     assert [each.to_pylist() for each in states_of(tables)] == [first.table.to_pylist(), second.table.to_pylist()]
     assert states_of([]) == []
 
@@ -106,6 +106,31 @@ def test_what_is_stored_stays_small_and_is_seldom_written_again(share: float) ->
         assert len(sizes) <= MOST_CHANGES + 1
         assert BASE_SHARE * sum(sizes[1:]) < sizes[0]
     assert written / 1_000 <= 7 * changed
+
+
+@pytest.mark.parametrize("sizes", [[10] * 1_000, [1_000_000, *[10] * 1_000], [2**power for power in range(40, 0, -1)]])
+def test_rows_of_a_state_that_grows_are_seldom_written_again(sizes: list[int]) -> None:
+    parts: list[int] = []
+    written = 0
+    for size in sizes:
+        parts.append(size)
+        first = merge_from(parts, grows=True)
+        parts[first:] = [sum(parts[first:])]
+        written += parts[-1]
+        assert len(parts) <= MOST_CHANGES + 1
+    assert sum(parts) == sum(sizes)
+    assert written <= 5 * sum(sizes)
+
+
+def test_parts_of_a_state_that_grows_follow_one_another() -> None:
+    log, values = ChangeLog(grows=True), [str(value) for value in range(20)]
+    for value in values:
+        log.add(part_of(columns([value])))
+    parts = log.cut().cuts[0].parts
+    tables = [part.table for part in parts[3:9]]
+    log.merged(parts[3:9], part_of(merged([table for table in tables if table is not None])))
+    assert log.rows == 20
+    assert log.cut().whole().to_pylist() == columns(values).to_pylist()
 
 
 def test_rows_are_made_once_and_let_go_of() -> None:
