@@ -46,7 +46,6 @@ from ..engine.core.identity import Attempt, TaskId
 from ..engine.exchange.channels import Frame, Upstream
 from ..engine.flow.flow import Flow
 from ..engine.plan.plan import Audited, JobPlan
-from ..engine.planner.overtaking import with_alignment
 from ..engine.planner.pipelines import plan_job
 from ..engine.runtime.key_meetings import KeyMeetings
 from ..engine.scheduler.pool import shared_pool
@@ -104,7 +103,7 @@ def run_local(
     def plan_as(planned: Planned) -> JobPlan:
         job = name or flow.name
         plan = plan_with_inputs(flow, planned, asked, job, from_snapshot=from_snapshot, include_new=include_new)
-        return replace(with_alignment(plan, place.alignment_timeout), audit=audit)
+        return replace(plan, audit=audit)
 
     def begin(plan: JobPlan, place: Place, resume: Resume) -> Job:
         begun = begin_in(

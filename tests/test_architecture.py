@@ -132,8 +132,6 @@ ALONE = {
     "tests and benchmarks reach into a running job by it": """
         actors.feed.prefetch.Prefetcher.save coordinator.checkpoint.pending.CheckpointPlan.to_wait_for
         engine.runtime.task.Task.memory_held engine.scheduler.observation.dump""",
-    "to be made real, or to go, with the checkpoints' barriers": """
-        engine.alignment.tracker.BarrierTracker.pending_checkpoints""",
 }
 """What no line of the package mentions, by the reason for which it is there."""
 

@@ -1,4 +1,4 @@
-"""Whole jobs whose barriers overtake batches: each row once, also when they go on at another parallelism."""
+"""Whole jobs whose tasks cut wherever they stand: each row once, also when they go on at another parallelism."""
 
 import pyarrow.dataset as ds
 import pytest
@@ -44,16 +44,24 @@ def test_stopped_job_goes_on_at_another_parallelism(tmp_path, order, again, alig
     assert resumed.audit().clean
 
 
-def test_checkpoints_say_that_they_are_unaligned_and_savepoints_are_not(tmp_path) -> None:
+@pytest.mark.parametrize("aligned", [False, True])
+def test_checkpoints_say_that_they_are_unaligned_and_savepoints_as_they_are_asked_for(tmp_path, aligned) -> None:
+    checkpoints = ps.Checkpoints(tmp_path / "state", every="20ms", alignment="unaligned")
+    with ps.run_local(flow(tmp_path, rate=1000.0), parallelism=2, checkpoints=checkpoints) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 1, timeout=60)
+        job.savepoint(timeout=60, aligned=aligned)
+        history = {record.kind: record for record in job.checkpoints().history}
+    unaligned = {kind: sum(vertex.unaligned for vertex in record.vertices) for kind, record in history.items()}
+    assert unaligned["checkpoint"] > 0
+    assert (unaligned["savepoint"] == 0) is aligned
+
+
+def test_job_goes_on_from_the_savepoint_that_another_one_stopped_with_in_the_middle(tmp_path) -> None:
     checkpoints = ps.Checkpoints(tmp_path / "state", every="20ms", alignment="unaligned")
     job = ps.run_local(flow(tmp_path, rate=1000.0), parallelism=2, checkpoints=checkpoints)
     job.wait_until(lambda status: status.checkpoints_completed >= 1, timeout=60)
     saved = job.stop(timeout=60)
-    history = {record.kind: record for record in job.checkpoints().history}
-    unaligned = {kind: sum(vertex.unaligned for vertex in record.vertices) for kind, record in history.items()}
-    assert unaligned["checkpoint"] > 0
-    assert unaligned["stop with savepoint"] == 0
-    ps.run_local(flow(tmp_path), checkpoints=tmp_path / "other", from_snapshot=saved.path).wait(60)
+    ps.run_local(flow(tmp_path), parallelism=3, checkpoints=tmp_path / "other", from_snapshot=saved.path).wait(60)
     check(tmp_path)
 
 

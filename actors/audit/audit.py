@@ -271,7 +271,7 @@ def state_of(manifest: Manifest, folder: str, job: str, operators: Container[str
         handle
         for task in manifest.tasks
         for handle in task.state
-        if not handle.is_channel_file and (operators is None or handle.operator in operators)
+        if not handle.is_flight and (operators is None or handle.operator in operators)
     ]
     return SnapshotFiles(folder, job).read(handles)
 

@@ -35,14 +35,12 @@ ALIVE = ".alive"
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a job keeps its checkpoints. ``release`` is called when the job is over. ``stays``: the folder does.
-    ``alignment_timeout``: after which barriers overtake batches (``JobPlan``). ``local_copies``: whether processes keep
-    copies of the states that they write there."""
+    ``local_copies``: whether processes keep copies of the states that they write there."""
 
     folder: str
     settings: Settings
     release: Callable[[], None]
     stays: bool = True
-    alignment_timeout: float | None = None
     local_copies: bool = False
 
 
@@ -51,13 +49,7 @@ def place_in(checkpoints: Checkpoints | str | os.PathLike[str]) -> Place:
     asked = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
     folder = checkpoint_folder(asked.folder)
     copies = "://" in folder if asked.local_copies is None else asked.local_copies
-    return Place(
-        folder,
-        asked.for_coordinator(),
-        lambda: None,
-        alignment_timeout=asked.overtaking_after,
-        local_copies=copies,
-    )
+    return Place(folder, asked.for_coordinator(), lambda: None, local_copies=copies)
 
 
 def is_left_behind(folder: str) -> bool:

@@ -144,7 +144,7 @@ def copied(kept: Retained, job: str, operators: frozenset[str], folder: str, ada
     tasks: list[TaskState] = []
     for task in kept.manifest.tasks:
         state: list[StateHandle] = []
-        known = [handle for handle in task.state if not handle.is_channel_file and handle.operator in operators]
+        known = [handle for handle in task.state if not handle.is_flight and handle.operator in operators]
         for operator, stored in files.read(known).items():
             table = adapt(operator, stored)
             if table is None:

@@ -48,13 +48,13 @@ from ...coordinator.model.events import (
 )
 from ...engine.core.errors import PenstockError, as_penstock_error
 from ...engine.core.identity import Attempt, CheckpointId, TaskId
-from ...engine.exchange.channel_state import NOTHING_RESTORED, Restored
 from ...engine.exchange.channels import Frame, Upstream
 from ...engine.feed.server import FeedServer
 from ...engine.plan.plan import JobPlan
 from ...engine.runtime.checkpointing import TaskSnapshot
 from ...engine.runtime.key_meetings import KeyMeetings
 from ...engine.runtime.orders import Steer
+from ...engine.runtime.restored import NOTHING_RESTORED, Restored
 from ...engine.runtime.statistics import OperatorWindow, TaskStatistics
 from ...engine.runtime.task import Step, Task
 from ...engine.scheduler.protocol import QueryOpener
@@ -163,8 +163,8 @@ class TaskFiles:
             tables, parts = snapshots.restored(command.task, command.restored_from, command.attempt, state)
         else:
             tables = snapshots.read(state)
-        channels, flight = snapshots.read_channels(state), snapshots.read_flight(state)
-        return Restored(tables, channels, command.ended, command.finished, flight, command.reweights, parts)
+        flight = snapshots.read_flight(state)
+        return Restored(tables, command.ended, command.finished, flight, command.reweights, parts)
 
     def write(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None:
         """Store a snapshot and report that it is there, or why it is not."""
@@ -174,7 +174,7 @@ class TaskFiles:
             try:
                 # the files of a task that was deployed as finished are carried on by the coordinator
                 carried = snapshot.finished_on_restore
-                held = snapshot.tables, snapshot.channels, snapshot.flight
+                held = snapshot.tables, snapshot.flight
                 state = () if carried else self._snapshots.write(task, checkpoint, attempt, *held)
             except Exception as error:
                 failure = failure_of(as_penstock_error(error))
@@ -191,7 +191,7 @@ class TaskFiles:
                 asynchronous=time.perf_counter() - started,
                 new_bytes=written,
                 processed_bytes=snapshot.processed_bytes,
-                persisted_bytes=sum(handle.bytes for handle in state if handle.is_channel_file),
+                persisted_bytes=sum(handle.bytes for handle in state if handle.is_flight),
                 unaligned=snapshot.unaligned,
             )
             self._report(
@@ -393,7 +393,7 @@ class TaskHost:
             return
         if self._deployment is not None and command.attempt <= self._deployment.attempt:
             if self._task is not None and command.attempt == self._task.attempt:
-                self._report(TaskDeployed(self._id, command.attempt, UNKNOWN_TIME, self._incarnation))
+                self._report_deployed(self._task)
             return
         self._release()
         self._deployment = command
@@ -426,8 +426,10 @@ class TaskHost:
                 feeds=self._feeds,
                 meetings=self._meetings,
             )
-            opening = self._task.opening
-            self._report(TaskDeployed(self._id, attempt, UNKNOWN_TIME, self._incarnation, opening))
+            self._report_deployed(self._task)
+
+    def _report_deployed(self, task: Task) -> None:
+        self._report(TaskDeployed(self._id, task.attempt, UNKNOWN_TIME, self._incarnation, task.opening))
 
     def _order(self, command: Order) -> None:
         if not self._is_current(command.attempt):

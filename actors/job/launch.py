@@ -16,7 +16,6 @@ from ...engine.core.arguments import Parallelism, Rate, Threads, checked
 from ...engine.core.errors import ConfigurationError
 from ...engine.flow.flow import Flow
 from ...engine.plan.plan import Audited, JobPlan
-from ...engine.planner.overtaking import with_alignment
 from ...engine.planner.pipelines import plan_job
 from ...engine.sinks.collect import CollectSink
 from ...engine.state.memory import DEFAULT_BUDGET
@@ -108,7 +107,7 @@ def run(
         job = name or flow.name
         plan = plan_with_inputs(flow, planned, place, job, from_snapshot=from_snapshot, include_new=include_new)
         _check(plan, runtime, place, resume, from_snapshot or resume_model)
-        return replace(with_alignment(plan, None if place is None else place.alignment_timeout), audit=audit)
+        return replace(plan, audit=audit)
 
     def begin(plan: JobPlan, place: Place, resume: Resume) -> Job:
         begun = begin_in(

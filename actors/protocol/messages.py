@@ -40,9 +40,9 @@ from ...coordinator.model.statistics import JobStatus, Overview, WindowReport
 from ...engine.core.errors import PenstockError
 from ...engine.core.identity import Attempt, CheckpointId, TaskId
 from ...engine.core.shown import hides_credentials
-from ...engine.exchange.channel_state import Restored
 from ...engine.exchange.channels import Frame, Upstream
 from ...engine.plan.plan import JobPlan
+from ...engine.runtime.restored import Restored
 from ...engine.runtime.statistics import TaskStatistics
 
 Message = TypeVar("Message")

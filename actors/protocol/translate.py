@@ -9,13 +9,10 @@ import hashlib
 
 from ...coordinator.model.events import Failure
 from ...coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
-from ...coordinator.model.rescaling import ChannelMapper
 from ...engine.core import errors
 from ...engine.core.errors import Domain, PenstockError, unexpected
 from ...engine.core.identity import TaskId
-from ...engine.plan.partitioning import Broadcast, Gather
-from ...engine.plan.plan import Exchange, JobPlan, StagePlan
-from ...engine.planner.overtaking import cuts_whole
+from ...engine.plan.plan import JobPlan, StagePlan
 
 _PATTERNS = {"all_to_all": Pattern.ALL_TO_ALL, "pointwise": Pattern.POINTWISE}
 
@@ -35,15 +32,12 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
             )
             for stage in plan.stages.values()
         ),
-        edges=tuple(
-            JobEdge(each.source, each.target, _PATTERNS[each.pattern], each.id, _mapper(each))
-            for each in plan.exchanges
-        ),
-        deterministic=True,  # sources agree on a round in every flow, also where barriers may then overtake batches
+        edges=tuple(JobEdge(each.source, each.target, _PATTERNS[each.pattern], each.id) for each in plan.exchanges),
+        deterministic=True,  # sources agree on a round in every flow
         lanes=plan.lanes,
         parts=plan.parts,
         broadcasts=plan.broadcasts,
-        cuts=cuts_whole(plan),
+        cuts=not plan.fed,  # where split sets are fed, checkpoints stand between windows, and nothing is in flight
         shape=_shape(plan),
         round_rows=plan.round_rows,
     )
@@ -75,13 +69,6 @@ def _goes_in_step(plan: JobPlan) -> bool:
         operator for stage in plan.stages.values() for pipeline in stage.pipelines for operator in pipeline.operators
     )
     return plan.deterministic and not plan.fed and all(operator.read_first is None for operator in operators)
-
-
-def _mapper(exchange: Exchange) -> ChannelMapper:
-    """Who reads batches that were in flight to other subtasks, at another parallelism."""
-    if isinstance(exchange.config, Broadcast):
-        return ChannelMapper.UNSUPPORTED
-    return ChannelMapper.FIRST if isinstance(exchange.config, Gather) else ChannelMapper.RANGE
 
 
 def _is_fed(plan: JobPlan, stage: StagePlan) -> bool:

@@ -36,7 +36,6 @@ from pyarrow import ipc
 
 from ...engine.core.errors import StorageError
 from ...engine.core.identity import Attempt, CheckpointId, Holds, StateHandle, TaskId
-from ...engine.exchange.channel_state import ChannelPart
 from ...engine.exchange.flight import Flight
 from ...engine.files.durable import make_folder
 from ...engine.files.paths import absolute, resolve, safe_name, storage_error
@@ -101,7 +100,6 @@ class SnapshotFiles:
         checkpoint: CheckpointId,
         attempt: Attempt,
         tables: Mapping[str, pa.Table | Changes],
-        channels: Sequence[ChannelPart] = (),
         flight: Flight | None = None,
     ) -> tuple[StateHandle, ...]:
         """Store the state of each operator, and what is in flight. Raises StorageError; then no new file of this call
@@ -119,8 +117,8 @@ class SnapshotFiles:
                 else:
                     there = self._write_table(file, task, attempt, operator, state)
                     states[operator] = [there if isinstance(there, int) else there.handle]
-            for part in (*channels, *_flight_parts(task, flight)):
-                file.add_table(part.exchange, part.table, part.holds)
+            for table in _flight_tables(flight):
+                file.add_table(task.vertex, table, Holds.FLIGHT)
             written = file.end()
         except OSError as error:
             file.remove()
@@ -133,7 +131,7 @@ class SnapshotFiles:
             if state_part.kept is None or state_part.kept.since < checkpoint:
                 state_part.kept = _Kept(written[place], checkpoint)
         self._remember(task, attempt, checkpoint, handles, written)
-        flying = (each for each in written if each.is_channel_file)
+        flying = (each for each in written if each.is_flight)
         given = (*(each for found in handles.values() for each in found), *flying)
         if self._copies is not None:
             self._copies.named(checkpoint, given)
@@ -223,7 +221,7 @@ class SnapshotFiles:
         parts: dict[str, list[StatePart]] = {}
         last = _LastWrite(attempt, checkpoint, {})
         for handle in handles:
-            if not handle.is_channel_file:
+            if not handle.is_flight:
                 found = parts.setdefault(handle.operator, [])
                 table = tables[handle.operator][len(found)]
                 found.append(StatePart(partial(_same, table), table.num_rows))
@@ -240,17 +238,9 @@ class SnapshotFiles:
         if self._copies is not None:
             self._copies.restored(handles)
         for handle in handles:
-            if not handle.is_channel_file:
+            if not handle.is_flight:
                 tables.setdefault(handle.operator, []).append(self._read(handle))
         return tables
-
-    def read_channels(self, handles: Iterable[StateHandle]) -> dict[tuple[str, Holds], pa.Table]:
-        """The batches in flight of the other handles, by exchange and side."""
-        tables: dict[tuple[str, Holds], list[pa.Table]] = {}
-        for handle in handles:
-            if handle.is_channel_file and handle.holds is not Holds.FLIGHT:
-                tables.setdefault((handle.operator, handle.holds), []).append(self._read(handle))
-        return {key: pa.concat_tables(each) for key, each in tables.items()}
 
     def read_flight(self, handles: Iterable[StateHandle]) -> Flight | None:
         """What the task had in flight when it was cut as a whole; None: it was not."""
@@ -326,7 +316,7 @@ class SnapshotFiles:
         locations = {handle.location for handle in new}
         with self._lock:
             self.bytes_written += written
-            self.bytes_shared += named - sum(each.bytes for each in new if not each.is_channel_file)
+            self.bytes_shared += named - sum(each.bytes for each in new if not each.is_flight)
             last = self._last.get(task)
             # a slow write of an older checkpoint changes nothing
             if last is not None and (last.attempt, last.checkpoint) >= (attempt, checkpoint):
@@ -365,9 +355,8 @@ def _same(table: pa.Table) -> pa.Table:
     return table
 
 
-def _flight_parts(task: TaskId, flight: Flight | None) -> list[ChannelPart]:
+def _flight_tables(flight: Flight | None) -> tuple[pa.Table, ...]:
     """Where each thing stood comes first, then the rows."""
     if flight is None:
-        return []
-    place = pa.table({"place": pa.array([flight.place], pa.large_binary())})
-    return [ChannelPart(task.vertex, Holds.FLIGHT, table) for table in (place, *flight.tables)]
+        return ()
+    return (pa.table({"place": pa.array([flight.place], pa.large_binary())}), *flight.tables)

@@ -77,9 +77,6 @@ NOT_ALIGNED = Failure("its barriers did not align in time: the tasks cut where t
 DEPLOYED_AGAIN = Failure("the only region that took part is deployed again", retry=True)
 """Why a checkpoint that nobody else takes part in is given up."""
 
-OVERTAKEN_END = Failure("a task has finished whose last rows the checkpoint's barrier may have overtaken", retry=True)
-"""Why its own acknowledgement is needed, and not waited for: the next checkpoint comes behind those rows."""
-
 
 class Checkpoints:
     """The pending checkpoints, and the wish for the next."""
@@ -371,9 +368,8 @@ class Checkpoints:
         """The task is over. Pending checkpoints that waited for it are repaired; whether something is possible by that.
 
         Not one that is older than the checkpoint that let the task end: only the task's acknowledgement, which may
-        still come, says what it was then. Nor one whose barriers may have overtaken what the task had made
-        last: of those rows too only its acknowledgement knows, and another checkpoint soon needs none of it. A task
-        that is cut as a whole says which was its last ``cut``: that one's acknowledgement is waited for.
+        still come, says what it was then. A task that is cut as a whole says which was its last ``cut``: that one's
+        acknowledgement is waited for.
         """
         covered, changed = record.covered_by, False
         for pending in list(self.pendings.values()):
@@ -381,10 +377,6 @@ class Checkpoints:
             if covered is None or covered > pending.id:
                 continue
             if pending.is_cut and cut is not None and cut >= pending.id:
-                continue
-            if self._may_hold_output(pending, record):
-                self.failed(pending, OVERTAKEN_END, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, Origin.TASK)
-                changed = True
                 continue
             if not pending.drop_finished(record.id):
                 continue
@@ -401,13 +393,6 @@ class Checkpoints:
         for pending in list(self.pendings.values()):
             if pending.is_open and record.id in pending.waiting:
                 self.failed(pending, failure, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, Origin.TASK)
-
-    def _may_hold_output(self, pending: PendingCheckpoint, record: TaskRecord) -> bool:
-        """Whether the checkpoint still waits for the task, and may need rows that its barrier has overtaken there."""
-        context = self._context
-        overtakes = context.settings.unaligned and pending.kind is CheckpointKind.CHECKPOINT
-        feeds = overtakes and not pending.is_cut and bool(context.graph.outputs[record.id.vertex])
-        return feeds and pending.is_open and record.id in pending.waiting
 
     # --- end -----------------------------------------------------------------------------------------------------
 

@@ -382,7 +382,7 @@ def carried(completed: RetainedCheckpoints, task: TaskId) -> TaskState:
         raise AssertionError(f"{task} has finished, but no completed checkpoint holds it")
     if state.finished and not state.committables and state.cut is None:
         return state
-    files = tuple(handle for handle in state.state if not handle.is_channel_file)
+    files = tuple(handle for handle in state.state if not handle.is_flight)
     return replace(state, state=files, committables=(), finished=True, cut=None)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...engine.core.identity import Attempt, CheckpointId, Opening
+from ...engine.core.identity import Attempt, CheckpointId
 from ..checkpoint.finalizer import SinkCommits
 from ..checkpoint.row_accounts import opening_failure
 from ..model.commands import AbortCheckpoint, DeployTask, StartTask, StopTask
@@ -92,7 +92,6 @@ class Deployment:
                 context.reweights,
             )
             context.order(record.deploy)
-        region.files, region.opening = stored.in_flight(region.tasks), []
 
     def process_ready(self, record: TaskRecord, incarnation: str) -> bool:
         """A process is there for the task; whether the one that holds the attempt is therefore gone."""
@@ -106,21 +105,21 @@ class Deployment:
         """Whether another process has built the attempt already: they would write the same files."""
         return record.state is not TaskStatus.DEPLOYING and record.built_by not in ("", incarnation)
 
-    def deployed(self, record: TaskRecord, incarnation: str, opening: tuple[Opening, ...] = ()) -> Failure | None:
-        """A task is built, and the last one of its region starts them all. A failure ends the job: the region was
-        restored with other rows in flight than were stored."""
+    def deployed(self, record: TaskRecord, incarnation: str, opening: int = 0) -> Failure | None:
+        """A task is built, and the last one of its region starts them all. A failure ends the job: it was restored
+        with other rows in flight than were stored."""
         if record.state is not TaskStatus.DEPLOYING:
             return None
-        tasks = self._context.tasks
+        tasks, order = self._context.tasks, record.deploy
+        if order is not None and not order.finished:  # of a task that had finished nothing is in flight any more
+            unbalanced = opening_failure(record.id, order.state, opening)
+            if unbalanced is not None:
+                return unbalanced
         record.built_by, record.deploy = incarnation, None
         tasks.move(record, TaskStatus.DEPLOYED)
         self._commits.deployed(record.id)
         region = tasks.region_of(record)
-        region.opening += opening
         if region.counts[TaskStatus.DEPLOYED.code] == len(region.tasks):
-            unbalanced = opening_failure(region.files, region.opening)
-            if unbalanced is not None:
-                return unbalanced
             for task in region.tasks:
                 tasks.move(tasks[task], TaskStatus.RUNNING)
                 self._start(tasks[task])

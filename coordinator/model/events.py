@@ -20,7 +20,6 @@ from ...engine.core.identity import (
     CheckpointId,
     Committable,
     EndedLanes,
-    Opening,
     Reweight,
     StateHandle,
     TaskId,
@@ -102,8 +101,8 @@ class TaskDeployed(msgspec.Struct, frozen=True):
     attempt: Attempt
     now: float
     incarnation: str = ""
-    opening: tuple[Opening, ...] = ()
-    """The rows in flight that it was restored with."""
+    opening: int = 0
+    """The rows of its flight that it was restored with, the one that says where each stood among them."""
 
 
 class RoundProposed(msgspec.Struct, frozen=True):

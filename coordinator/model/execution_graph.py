@@ -16,7 +16,6 @@ from enum import Enum
 from functools import cached_property
 
 from ...engine.core.identity import TaskId
-from .rescaling import ChannelMapper
 
 
 class Pattern(Enum):
@@ -45,16 +44,12 @@ class Vertex:
 
 @dataclass(frozen=True, slots=True)
 class JobEdge:
-    """Data flow from one vertex to another. ``name``: the exchange, as its channel files name it.
-
-    ``mapper``: which consumers read the batches that were in flight to others, at another parallelism.
-    """
+    """Data flow from one vertex to another. ``name``: the exchange."""
 
     source: str
     target: str
     pattern: Pattern
     name: str = ""
-    mapper: ChannelMapper = ChannelMapper.RANGE
 
 
 def pointwise_upstreams(upstream: int, downstream: int, subtask: int) -> range:

@@ -13,12 +13,12 @@ Rules:
    first own checkpoint needs nothing of the snapshot. Not so a feed: it has finished when its ranks say so.
 5. Operators that had finished in a task are not run again there, nor, at another parallelism, for that task's lanes.
    They are found as files are.
-6. Batches that were in flight are handed out as ``stored_channels.py`` says.
+6. What a task was in the middle of goes to that task (``stored_channels.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...engine.core.identity import EndedLanes, StateHandle, TaskId
@@ -27,7 +27,7 @@ from ..model.execution_graph import ExecutionGraph, former_lane_owners
 from ..model.kinds import ClaimMode
 from ..model.manifest import Manifest
 from .finished_check import FinishedState, OperatorName, check_restore, find_dropped_state
-from .stored_channels import StoredChannels, check_channels
+from .stored_channels import check_channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ def check_snapshot(graph: ExecutionGraph, snapshot: Snapshot) -> Failure | None:
             remedy=f"give the flow {manifest.lanes} lanes",
             kind="ConfigurationError",
         )
-    stuck = check_channels(graph, manifest, snapshot.allow_left_behind)
+    stuck = check_channels(graph, manifest)
     if stuck is not None:
         return stuck
     names = {vertex: [OperatorName(each) for each in operators] for vertex, operators in graph.operators.items()}
     if not all(names.values()):
         return None
-    held = {handle.operator for state in manifest.tasks for handle in state.state if not handle.is_channel_file}
+    held = {handle.operator for state in manifest.tasks for handle in state.state if not handle.is_flight}
     refused = find_dropped_state(names, held, snapshot.allow_left_behind)
     return refused or check_restore(graph, names, finished_states(manifest))
 
@@ -92,7 +92,7 @@ class StoredState:
         self._graph = graph
         self._old = dict(manifest.parallelism) if manifest is not None else {}
         self._by_operator = manifest is not None and bool(manifest.root) and all(graph.operators.values())
-        self._channels = StoredChannels(manifest, graph)
+        self._flights: dict[TaskId, list[StateHandle]] = {}
         #: By old vertex, or by operator, then by old subtask. The vertex that an operator was in.
         self._files: dict[str, dict[int, list[StateHandle]]] = {}
         self._vertex: dict[str, str] = {}
@@ -104,7 +104,8 @@ class StoredState:
                 self._vertex[key] = state.task.vertex
                 self._ended.setdefault(key, {}).setdefault(state.task.subtask, []).append(each)
             for handle in state.state:
-                if handle.is_channel_file:
+                if handle.is_flight:
+                    self._flights.setdefault(state.task, []).append(handle)
                     continue
                 key = handle.operator if self._by_operator else state.task.vertex
                 self._vertex[key] = state.task.vertex
@@ -129,11 +130,7 @@ class StoredState:
             files = self._files.get(key)
             if files is not None:
                 found += self._chosen(files, task, self._old.get(self._vertex[key], len(files)))
-        return (*found, *self._channels.of(task))
-
-    def in_flight(self, region: Iterable[TaskId]) -> tuple[StateHandle, ...]:
-        """The channel files of the region: its tasks share out all rows in them."""
-        return self._channels.of_region(region)
+        return (*found, *self._flights.get(task, ()))
 
     def _chosen(self, files: Mapping[int, list[StateHandle]], task: TaskId, old: int) -> list[StateHandle]:
         mine = self._former(task, old)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ...engine.core.identity import Attempt, CheckpointId, Committable, Opening, StateHandle, TaskId
+from ...engine.core.identity import Attempt, CheckpointId, Committable, TaskId
 from ...engine.core.state_machine import check_move
 from ..model.commands import DeployTask
 from ..model.execution_graph import ExecutionGraph
@@ -61,9 +61,6 @@ class Region:
     index: int
     tasks: tuple[TaskId, ...]
     restart_at: float | None = None
-    #: What was in flight at the checkpoint that it is restored from, and with what its tasks were built.
-    files: tuple[StateHandle, ...] = ()
-    opening: list[Opening] = field(default_factory=list)
     deployments: int = 0
     #: Tasks by state.
     counts: list[int] = field(default_factory=lambda: [0] * len(_STATES))

@@ -1,29 +1,13 @@
-"""Barrier handling: which channels wait for which, and when a snapshot is taken. Pure state machines, a mode each.
+"""Barriers of checkpoints by agreement: which channels wait for which, and when a snapshot is taken. Pure.
 
-``AlignedHandler``, ``UnalignedHandler`` and ``AlternatingHandler`` (aligned with timeout) keep exactly once and share
-the rules in ``single``; ``BarrierTracker`` is at least once. All have the methods of ``BarrierHandler``, whose module
-says what the owner of a handler has to do. A driver uses ``AlternatingHandler`` where barriers may overtake (also if
-at once), and ``AlignedHandler`` elsewhere.
+A checkpoint goes one of three ways. Its barriers pass at once, and tasks cut where they stand: no driver aligns for
+those (``runtime.task_cut``). Or they stand at a place that the sources agree on, and each driver waits for all of them:
+:class:`AlignedHandler`. Or they do so for a time, after which the coordinator gives the checkpoint up, and one of the
+first kind takes its place: a handler hears of that as of any other that is given up.
 """
 
 from .aligned import AlignedHandler
-from .alternating import AlternatingHandler
-from .protocol import Aborted, AbortReason, BarrierArrival, BarrierHandler, Outcome, SnapshotMode, Triggered
+from .protocol import Aborted, AbortReason, BarrierArrival, Outcome
 from .times import AlignmentTimes
-from .tracker import BarrierTracker
-from .unaligned import UnalignedHandler
 
-__all__ = [
-    "AbortReason",
-    "Aborted",
-    "AlignedHandler",
-    "AlignmentTimes",
-    "AlternatingHandler",
-    "BarrierArrival",
-    "BarrierHandler",
-    "BarrierTracker",
-    "Outcome",
-    "SnapshotMode",
-    "Triggered",
-    "UnalignedHandler",
-]
+__all__ = ["AbortReason", "Aborted", "AlignedHandler", "AlignmentTimes", "BarrierArrival", "Outcome"]

@@ -6,9 +6,9 @@ Rules:
    strictly increasing.
 2. ``EndOfRound(r)`` follows the last batch of round ``r`` on every channel, even when a filter dropped all of them:
    nobody starves waiting for a round that was empty.
-3. In a deterministic flow a barrier stands directly after an ``EndOfRound``, or after ``EndOfData``: at the same
-   round in every channel, so that alignment and the ordered merge cannot wait for each other. Where the order is that
-   of arrival it may stand anywhere (``overtaking``).
+3. A barrier stands directly after an ``EndOfRound``, or after ``EndOfData``: at the same round in every channel, so
+   that alignment and whoever goes through the rounds in step cannot wait for each other. One at which whole tasks are
+   cut (``unaligned``) may stand anywhere: no driver sees it.
 4. After ``EndOfData`` come no more batches, only barriers; ``EndOfPartition`` closes the channel.
 """
 
@@ -109,15 +109,13 @@ class Watermark(msgspec.Struct, frozen=True):
 class Barrier(msgspec.Struct, frozen=True):
     """The line that cuts a channel into before and after ``checkpoint``. ``timestamp``: when it was triggered.
 
-    ``unaligned``: it has overtaken batches, and may overtake more; ``timeout``: after so many seconds of alignment
-    whoever waits for it lets it overtake them (None: never).
+    ``unaligned``: it passes what waits, and whole tasks are cut at it; else it keeps its place among the elements.
     """
 
     checkpoint: CheckpointId
     kind: BarrierKind
     timestamp: float
     unaligned: bool = False
-    timeout: float | None = None
 
 
 class CancelBarrier(msgspec.Struct, frozen=True):

@@ -106,10 +106,6 @@ class Holds(Enum):
     """What a file of a checkpoint holds."""
 
     STATE = "state"
-    INPUT = "input"
-    """Batches that had come to the task and that it had not processed at its cut (unaligned checkpoints)."""
-    OUTPUT = "output"
-    """Batches that the task had made and that its barrier overtook before they left it."""
     FLIGHT = "flight"
     """All that a task was in the middle of when it cut as a whole: it is that subtask's, at that shape of the plan."""
 
@@ -122,8 +118,7 @@ class StateHandle(msgspec.Struct, frozen=True):
     """A part of an immutable file of one task. ``location`` is relative to the checkpoint folder; empty: the part is in
     no file, it is so small that it stands here (``inline``).
 
-    ``operator``: whose state it is; of a channel file (``holds`` is not STATE) the exchange whose batches are in it, of
-    a flight the vertex.
+    ``operator``: whose state it is; of a flight (``holds``) the vertex.
     ``digest``: of the part's bytes (``engine.integrity.checksums``), which whoever reads it compares. ``offset``: where
     in the file its ``bytes`` begin.
     """
@@ -138,9 +133,9 @@ class StateHandle(msgspec.Struct, frozen=True):
     inline: Data = b""
 
     @property
-    def is_channel_file(self) -> bool:
+    def is_flight(self) -> bool:
         """Whether it holds what was in flight."""
-        return self.holds is not Holds.STATE
+        return self.holds is Holds.FLIGHT
 
 
 class EndedLanes(msgspec.Struct, frozen=True):
@@ -212,14 +207,6 @@ class Account(msgspec.Struct, frozen=True):
     def balances(self) -> bool:
         """Whether nothing was lost, repeated or exchanged for something else."""
         return self.given is not None and self.given + self.restored == self.taken + self.dropped + self.in_flight
-
-
-class Opening(msgspec.Struct, frozen=True):
-    """Rows in flight that an attempt was restored with: of an exchange, on one side."""
-
-    exchange: str
-    holds: Holds
-    rows: int
 
 
 class CommitPermit(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ Rules:
    (``core.operator``).
 6. An end belongs to one pair of attempts. Messages of other attempts are dropped before they reach it. Each end is
    touched by one driver alone.
-7. Where tasks cut as a whole (``runtime.task_cut``) an unaligned barrier is never queued. What comes behind it waits
+7. A barrier at which a task is to cut as a whole (``runtime.task_cut``) is never queued. What comes behind it waits
    aside until the task has cut, so nothing of it is read before; on the channels whose barrier has not come yet, what
    comes after the cut is recorded until it does.
 8. A consumer that is restored from such a cut may have heard the end of the data already. A producer that is deployed
@@ -31,7 +31,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -321,8 +321,6 @@ class InputChannel:
         #: what the producer says it had sent, before the barriers that have come and before the end of its data
         self._tallies: dict[CheckpointId, Tally | None] = {}
         self._final_tally: Tally | None = None
-        #: sees every element that comes in, where barriers may overtake batches
-        self.on_element: Callable[[Element], None] | None = None
 
     @property
     def data_ended(self) -> bool:
@@ -371,8 +369,6 @@ class InputChannel:
             if isinstance(element, EndOfPartition):
                 watch.partition_ended(self)
         self._put(element, size)
-        if self.on_element is not None:
-            self.on_element(element)
 
     def _put(self, element: Element, size: int) -> None:
         self._queue.append((element, size))
@@ -449,14 +445,6 @@ class InputChannel:
         if end is not EndState.OPEN or any(isinstance(element, EndOfData) for element in elements):
             self._has_heard_end, self._final_tally = True, NOTHING
 
-    def refill(self, batches: Iterable[Batch]) -> None:
-        """Put in front batches that were in flight at the checkpoint that is restored. Their producer has forgotten
-        them, so they count nothing against its credit."""
-        for batch in batches:
-            self.restored.add(batch)
-            self._queue.append((batch, 0))
-            self._batches_of_windows[-1] += 1
-
     @property
     def is_local(self) -> bool:
         """Whether it lies within a task."""
@@ -468,24 +456,6 @@ class InputChannel:
         tally = self._tallies.get(checkpoint, self._final_tally)
         self._tallies = {known: other for known, other in self._tallies.items() if known > checkpoint}
         return tally
-
-    def queued_before(self, checkpoint: CheckpointId) -> tuple[list[Batch], bool]:
-        """The batches that stand before the checkpoint's barrier, and whether that has come."""
-        found: list[Batch] = []
-        for element, _ in self._queue:
-            if isinstance(element, Barrier) and element.checkpoint == checkpoint:
-                return found, True
-            if isinstance(element, Batch):
-                found.append(element)
-        return found, False
-
-    def overtake(self, checkpoint: CheckpointId) -> Barrier | None:
-        """Take the checkpoint's barrier out of the queue, ahead of what stands before it; None if it is not there."""
-        for place, (element, _) in enumerate(self._queue):
-            if isinstance(element, Barrier) and element.checkpoint == checkpoint:
-                del self._queue[place]
-                return element
-        return None
 
     def peek(self) -> Element | None:
         """The next element, or None if the queue is empty."""

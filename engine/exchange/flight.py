@@ -144,6 +144,8 @@ class FlightReader:
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:
         self._tables = tables
+        #: rows given out, those without columns left aside
+        self.rows = 0
 
     def take(self, marks: Iterable[Mark]) -> Iterator[Element]:
         """The elements of marks."""
@@ -174,6 +176,7 @@ class FlightReader:
         found = table.slice(mark.start, mark.rows)
         if found.num_rows != mark.rows:
             raise InternalError(f"{mark.rows} rows in flight are to begin at row {mark.start} of {table.num_rows}")
+        self.rows += mark.rows
         if not mark.rows:
             return _empty(table.schema)
         parts = found.to_batches()

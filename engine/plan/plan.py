@@ -159,10 +159,6 @@ class StagePlan:
         """Whether somebody outside sets the pace of one of its operators (``pacing``)."""
         return any(traits_of(operator.config).throttled for each in self.pipelines for operator in each.operators)
 
-    def owner_of(self, lane: int) -> int:
-        """The subtask that owns a lane."""
-        return ((lane + 1) * self.parallelism - 1) // self.lanes
-
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -212,8 +208,6 @@ class JobPlan:
     memory_budget: int | None = DEFAULT_BUDGET
     #: threads that run the drivers of one process; None: as it has CPUs; 0: those that take its messages
     threads: int | None = None
-    #: seconds after which barriers of checkpoints may overtake batches (``overtaking``); 0: at once; None: never
-    alignment_timeout: float | None = None
     #: which readers leave out what which joins drop
     key_filters: tuple[KeyFilterPlan, ...] = ()
     #: what else readers leave out: rows that operators further down drop

@@ -1,4 +1,4 @@
-"""A driver's part of a checkpoint: waits for barriers, cuts, and keeps what they overtake (``alignment`` decides).
+"""A driver's part of a checkpoint by agreement: waits for barriers (``alignment`` decides), cuts, and sends them on.
 At the end of the module the task's part: it joins what its drivers say (:class:`TaskCheckpoints`).
 
 Rules:
@@ -6,15 +6,10 @@ Rules:
 1. A cut is taken between two elements: what is under way in the chain comes to its end first, all pieces of it, and so
    does what an operator has under way elsewhere. Then the operators' state is taken, sinks flush, and the barrier goes
    out, all at once.
-2. *Aligned*: a channel is not read behind its barrier before all have come, so nothing is in flight across the cut.
-3. *Unaligned* (where ``Overtaking`` allows it): the barrier is taken out of its channel's queue. The cut is at the
-   first one. What stood before the barriers, or still comes before them, is processed and recorded; what the driver
-   has made and not sent is recorded, too, and the barrier goes ahead of it. Savepoints are never unaligned.
-4. The cut is told when everything from before it is written *and* all barriers have come. If it is given up before
-   that, what was recorded is dropped; what sinks prepared is told all the same.
-5. A timeout runs from when the first barrier came to this driver, by its own clock: clocks of others differ. What has
-   been cut is not turned any more, so a barrier that waits behind unsent batches then keeps its place.
-6. The cut is that of the checkpoint that the handler names, and goes under that checkpoint's barrier. A barrier that is
+2. A channel is not read behind its barrier before all have come, so nothing is in flight across the cut. Barriers of
+   cuts that wait for nothing do not come here: there a task is cut as a whole (``task_cutting``).
+3. The cut is told when everything from before it is written.
+4. The cut is that of the checkpoint that the handler names, and goes under that checkpoint's barrier. A barrier that is
    read later may be of an older one, which was given up while it stood in its queue: that one means nothing.
 """
 
@@ -22,7 +17,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -30,15 +24,12 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-from ..alignment import AlignedHandler, AlternatingHandler, BarrierArrival, Outcome, SnapshotMode, Triggered
-from ..alignment.single import SingleCheckpointHandler
-from ..core.elements import Barrier, Batch, CancelBarrier, Element
+from ..alignment import AlignedHandler, BarrierArrival, Outcome
+from ..core.elements import Barrier, CancelBarrier, Element
 from ..core.errors import PenstockError
-from ..core.identity import Account, BarrierKind, CheckpointId, Committable, EndedLanes, Holds, later_round
-from ..exchange.channel_state import ChannelPart, channel_table
+from ..core.identity import Account, BarrierKind, CheckpointId, Committable, EndedLanes, later_round
 from ..exchange.channels import InputChannel, ResultPartition
 from ..exchange.flight import Flight
-from ..planner.overtaking import Overtaking
 from ..sources.reader import SplitReader
 from ..state.write_behind import WriteBehind
 from . import orders
@@ -55,16 +46,15 @@ from .statistics import OperatorWindow
 
 class DriverSnapshot(msgspec.Struct, frozen=True):
     """What a driver was at the cut of a checkpoint. ``tables``: operator id to state; ``ended``: for which lanes its
-    operators have finished; ``channels``: what ``unaligned`` barriers have overtaken; ``alignment``: seconds from the
-    first barrier to the last, in which ``processed_bytes`` of batches were read; ``ledger``: what came in and went out,
-    up to the cut."""
+    operators have finished; ``unaligned``: its task was cut as a whole; ``alignment``: seconds from the first barrier
+    to the last, in which ``processed_bytes`` of batches were read; ``ledger``: what came in and went out, up to the
+    cut."""
 
     barrier: Barrier
     tables: dict[str, pa.Table]
     data_ended: bool
     ended: tuple[EndedLanes, ...] = ()
     unaligned: bool = False
-    channels: tuple[ChannelPart, ...] = ()
     alignment: float = 0.0
     processed_bytes: int = 0
     ledger: tuple[Account, ...] = ()
@@ -88,9 +78,6 @@ class DriverHost(Protocol):
 
     def prepared(self, driver: DriverView, cut: DriverSnapshot, committables: list[Committable]) -> None:
         """All barriers of a checkpoint have come, and everything from before its cut is written."""
-
-    def committables_left(self, driver: DriverView, checkpoint: CheckpointId, committables: list[Committable]) -> None:
-        """The driver gave a checkpoint up after its cut; this is what its sinks had prepared by then."""
 
     def drained(self, driver: DriverView, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
         """The same for a task barrier, when the driver's operators have drained."""
@@ -132,55 +119,21 @@ class CheckpointedDriver(DriverView, Protocol):
     def clock(self) -> Callable[[], float]: ...
 
 
-@dataclass(slots=True, eq=False)
-class _PendingSnapshot:
-    """A cut that is not told yet."""
-
-    cut: DriverSnapshot
-    ledger: SnapshotLedger
-    #: what barriers have overtaken, by feed, and what was not sent
-    inputs: dict[int, list[Batch]] = field(default_factory=dict)
-    outputs: list[Batch] = field(default_factory=list)
-    #: feeds whose barrier has not come
-    recording: set[int] = field(default_factory=set)
-    committables: list[Committable] | None = None
-    sinks: tuple[Account, ...] = ()
-    #: all barriers have come
-    complete: bool = False
-    aborted: bool = False
-
-
 class Checkpointing:
     """See the module's rules."""
 
-    def __init__(self, driver: CheckpointedDriver, overtaking: Overtaking) -> None:
+    def __init__(self, driver: CheckpointedDriver) -> None:
         self._driver = driver
-        self._overtaking = overtaking
         self._feeds = driver.ports.feeds
-        self.overtakes = overtaking.exchange is not None
-        channels = len(self._feeds)
-        self.handler: SingleCheckpointHandler[CheckpointId] = (
-            AlternatingHandler(channels) if self.overtakes else AlignedHandler(channels)
-        )
+        self.handler: AlignedHandler[CheckpointId] = AlignedHandler(len(self._feeds))
         #: the feeds that must not be read now
         self.blocked = self.handler.blocked
-        #: the barriers that were seen of checkpoints that are not over, by checkpoint (rule 6)
-        self._seen: dict[CheckpointId, Barrier] = {}
+        #: that of the newest checkpoint that any was seen of (rule 4)
+        self._newest: Barrier | None = None
         #: the newest one that came anywhere in the task
         self._in_task: Barrier | None = None
-        #: feeds whose barrier is to be handled out of turn, with its checkpoint
-        self._urgent: dict[int, CheckpointId] = {}
-        #: the checkpoint that is ordered of a source, and when its barrier overtakes; None: it does not
-        self._source_due: tuple[CheckpointId, float] | None = None
-        #: the unaligned cut whose barriers have not all come, and the checkpoint whose barriers had last
-        self._open: _PendingSnapshot | None = None
-        self._completed: CheckpointId | None = None
         #: task barriers for which the operators have drained, or drain, and which have not been sent
         self.drains = 0
-        if overtaking.exchange:
-            for number, feed in enumerate(self._feeds):
-                if isinstance(feed, InputChannel):
-                    feed.on_element = partial(self._arrived, number)
 
     # ------------------------------------------------------------------ what the driver asks
 
@@ -192,22 +145,7 @@ class Checkpointing:
     @property
     def drains_next(self) -> bool:
         """Whether the pending barrier is a task barrier."""
-        latest = self.handler.latest
-        return self.handler.pending and latest is not None and self._seen[latest].kind is BarrierKind.DRAIN
-
-    @property
-    def deadline(self) -> float | None:
-        """When something is due by itself."""
-        deadline = self.handler.next_deadline
-        return deadline if self._source_due is None or deadline is not None else self._source_due[1]
-
-    @property
-    def is_due(self) -> bool:
-        """Whether something is to be handled out of turn, as soon as the driver is between two elements."""
-        if self._urgent:
-            return True
-        deadline = self.deadline
-        return deadline is not None and deadline <= self._driver.now
+        return self.handler.pending and self._newest is not None and self._newest.kind is BarrierKind.DRAIN
 
     def read(self, size: int) -> None:
         """A batch was read while barriers are waited for."""
@@ -217,10 +155,7 @@ class Checkpointing:
 
     def barrier(self, feed: int, barrier: Barrier) -> None:
         """A barrier was read in its turn."""
-        if self._urgent.get(feed) == barrier.checkpoint:
-            del self._urgent[feed]
-        self._not_due(barrier.checkpoint)
-        self._count(feed, barrier, [])
+        self._count(feed, barrier)
 
     def cancel(self, checkpoint: CheckpointId) -> None:
         """A cancel marker was read."""
@@ -234,21 +169,16 @@ class Checkpointing:
 
     def abort(self, checkpoint: CheckpointId) -> None:
         """The coordinator gave the checkpoint up."""
-        self._urgent = {feed: known for feed, known in self._urgent.items() if known > checkpoint}
-        self._not_due(checkpoint)
         self._act(self.handler.abort(checkpoint))
 
     def inject(self, barrier: Barrier, feeds: Sequence[int]) -> None:
         """A trigger reached a driver whose upstream tasks have all finished: count the channels of ``feeds`` (numbers
         among all feeds) as if their barrier had come. Nothing but the end of their partition can still be in them. If
-        even that is out there is nothing to count: the last cut was before the end of the data, which the barrier had
-        overtaken."""
+        even that is out there is nothing to count."""
         self.join(barrier)
         for feed in feeds:
             if feed in self.handler.open:
-                self._see(barrier)
-                arrival = self._arrival(barrier)
-                self._act(self.handler.barrier(feed, arrival, self._driver.now, injected=True))
+                self._count(feed, barrier, injected=True)
 
     def join(self, barrier: Barrier) -> None:
         """A barrier has come elsewhere in the task. A driver whose inputs are all closed gets it from nobody else."""
@@ -259,113 +189,54 @@ class Checkpointing:
             return
         self._see(barrier)
         self.handler.abort(barrier.checkpoint)  # it is known from now on
-        mode = SnapshotMode.UNALIGNED if self._arrival(barrier).unaligned else SnapshotMode.ALIGNED
-        self._act(Outcome(triggered=Triggered(barrier.checkpoint, mode), completed=barrier.checkpoint))
-
-    def ordered(self, barrier: Barrier) -> None:
-        """The driver's source was told to place a barrier."""
-        if self.overtakes and barrier.unaligned:
-            self._urgent[0] = barrier.checkpoint
-        elif self.overtakes and barrier.timeout is not None:
-            self._source_due = barrier.checkpoint, self._driver.now + barrier.timeout
-
-    def _arrived(self, feed: int, element: Element) -> None:
-        """An element has come into the queue of a feed."""
-        found = self._open
-        if isinstance(element, Barrier):
-            if found is not None and element.checkpoint >= found.cut.barrier.checkpoint:
-                found.recording.discard(feed)
-            if element.unaligned:
-                self._urgent[feed] = element.checkpoint
-            elif element.timeout is not None:
-                self._see(element)
-                self._act(self.handler.announcement(feed, self._arrival(element), self._driver.now))
-        elif found is not None and feed in found.recording and isinstance(element, Batch):
-            found.inputs.setdefault(feed, []).append(element)
-
-    def overtake(self) -> None:
-        """Handle what is due out of turn. Only between two elements."""
-        if self.handler.next_deadline is not None:
-            self._act(self.handler.fire(self._driver.now))
-        if self._source_due is not None and self._source_due[1] <= self._driver.now:
-            self._urgent[0], self._source_due = self._source_due[0], None
-        while self._urgent:
-            number, checkpoint = self._urgent.popitem()
-            feed = self._feeds[number]
-            if isinstance(feed, InputChannel):
-                passed, _ = feed.queued_before(checkpoint)
-                barrier = feed.overtake(checkpoint)
-            else:
-                assert isinstance(feed, SplitReader)
-                passed, barrier = [], feed.overtake(checkpoint)
-            if barrier is not None:
-                self._count(number, replace(barrier, unaligned=True), passed)
+        self._act(Outcome(triggered=barrier.checkpoint))
 
     # ------------------------------------------------------------------ what follows from it
 
-    def _arrival(self, barrier: Barrier) -> BarrierArrival[CheckpointId]:
-        unaligned, timeout = barrier.unaligned and self.overtakes, barrier.timeout
-        return BarrierArrival(barrier.checkpoint, self._driver.now, unaligned, timeout)
-
     def _see(self, barrier: Barrier) -> None:
-        """Keep the barrier until its checkpoint is over; those of older ones mean nothing any more."""
+        """Keep the newest; those of older checkpoints mean nothing any more."""
         latest = self.handler.latest
         if latest is None or barrier.checkpoint >= latest:
-            self._seen = {known: each for known, each in self._seen.items() if latest is None or known >= latest}
-            self._seen[barrier.checkpoint] = barrier
+            self._newest = barrier
 
-    def _not_due(self, checkpoint: CheckpointId) -> None:
-        """The checkpoint's barrier is placed, or given up, and with it older ones."""
-        if self._source_due is not None and self._source_due[0] <= checkpoint:
-            self._source_due = None
-
-    def _count(self, feed: int, barrier: Barrier, passed: list[Batch]) -> None:
+    def _count(self, feed: int, barrier: Barrier, *, injected: bool = False) -> None:
         self._see(barrier)
-        self._act(self.handler.barrier(feed, self._arrival(barrier), self._driver.now), {feed: passed})
+        arrival = BarrierArrival(barrier.checkpoint, self._driver.now)
+        self._act(self.handler.barrier(feed, arrival, self._driver.now, injected=injected))
 
-    def _act(self, outcome: Outcome[CheckpointId], passed: dict[int, list[Batch]] | None = None) -> None:
-        barrier = None if outcome.triggered is None else self._seen[outcome.triggered.checkpoint]
+    def _act(self, outcome: Outcome[CheckpointId]) -> None:
+        barrier = None if outcome.triggered is None else self._newest
         self.drains += barrier is not None and barrier.kind is BarrierKind.DRAIN
-        for feed in outcome.prioritised:
-            assert self.handler.latest is not None, "somebody announced it"
-            self._urgent[feed] = self.handler.latest
-        if outcome.completed is not None:
-            self._completed, found = outcome.completed, self._open
-            if found is not None and found.cut.barrier.checkpoint == outcome.completed:
-                self._complete(found)
         if outcome.aborted or barrier is not None:
             drains = not outcome.aborted and barrier is not None and barrier.kind is BarrierKind.DRAIN
-            self._driver.continuations.add(self._snapshot_at(outcome, barrier, passed or {}), may_pass=drains)
+            self._driver.continuations.add(self._snapshot_at(outcome, barrier), may_pass=drains)
 
-    def _snapshot_at(
-        self, outcome: Outcome[CheckpointId], barrier: Barrier | None, passed: dict[int, list[Batch]]
-    ) -> Iterator[None]:
+    def _snapshot_at(self, outcome: Outcome[CheckpointId], barrier: Barrier | None) -> Iterator[None]:
         driver = self._driver
         for each in outcome.aborted:
             driver.pending.append(CancelBarrier(each.checkpoint))
-            self._abort_pending(each.checkpoint)
             driver.host.checkpoint_aborted(driver, each.checkpoint)
-        if barrier is None or outcome.triggered is None:
+        if barrier is None:
             return
         if barrier.kind is BarrierKind.DRAIN:
             yield from self._drain(barrier)
             return
-        unaligned = outcome.triggered.mode is SnapshotMode.UNALIGNED
-        if self.overtakes:
-            barrier = replace(barrier, unaligned=unaligned)
         ended = driver.chain.ended(driver.data_ended)
         tables = self.snapshot()
         ledger = SnapshotLedger(driver.ports.all, driver.chain.sinks, tables)
-        found = _PendingSnapshot(DriverSnapshot(barrier, tables, driver.data_ended, ended, unaligned), ledger)
-        if unaligned:
-            self._record(found, passed)
-        self._send(found, barrier)
+        times = self.handler.times
+        cut = DriverSnapshot(
+            barrier,
+            tables,
+            driver.data_ended,
+            ended,
+            alignment=times.duration,
+            processed_bytes=times.processed_bytes,
+            ledger=ledger.inputs(barrier.checkpoint, {}),
+        )
+        driver.pending.append(barrier)
         driver.chain.flush(barrier.checkpoint)
-        if self._completed == barrier.checkpoint:
-            self._complete(found)
-        else:
-            self._open = found
-        driver.writing.then(partial(self._written, found))
+        driver.writing.then(partial(self._written, cut, ledger))
 
     def _drain(self, barrier: Barrier) -> Iterator[None]:
         driver, window = self._driver, list[OperatorWindow]()
@@ -374,28 +245,6 @@ class Checkpointing:
         driver.host.drained(driver, barrier.checkpoint, window)
         driver.ports.begin_window()
 
-    def _record(self, found: _PendingSnapshot, passed: dict[int, list[Batch]]) -> None:
-        """Keep what stands in the queues ahead of the barriers, and go on with what comes there."""
-        checkpoint = found.cut.barrier.checkpoint
-        found.inputs = {feed: list(batches) for feed, batches in passed.items() if batches}
-        for number, feed in enumerate(self._feeds):
-            if self.handler.persists(number) == checkpoint and isinstance(feed, InputChannel):
-                batches, has_come = feed.queued_before(checkpoint)
-                if batches:
-                    found.inputs[number] = batches
-                if not has_come:
-                    found.recording.add(number)
-
-    def _send(self, found: _PendingSnapshot, barrier: Barrier) -> None:
-        """Put the barrier behind what was made before it, or, if it may overtake that, ahead of it."""
-        driver = self._driver
-        if not found.cut.unaligned or self._overtaking.output is None:
-            driver.pending.append(barrier)
-            return
-        found.outputs = [element for element in driver.pending if isinstance(element, Batch)]
-        for partition in driver.partitions:
-            partition.send(barrier)
-
     def snapshot(self) -> dict[str, pa.Table]:
         """The state of operators and sources, by id, leaving out those that hold nothing."""
         tables = self._driver.chain.snapshot()
@@ -403,52 +252,14 @@ class Checkpointing:
             tables[reader.operator] = reader.snapshot()
         return tables
 
-    # ------------------------------------------------------------------ the end of a cut
-
-    def _complete(self, found: _PendingSnapshot) -> None:
-        times = self.handler.times
-        accounts = found.ledger.inputs(found.cut.barrier.checkpoint, found.inputs)
-        found.cut = replace(found.cut, alignment=times.duration, processed_bytes=times.processed_bytes, ledger=accounts)
-        found.complete = True
-        if self._open is found:
-            self._open = None
-        self._notify_host(found)
-
-    def _abort_pending(self, checkpoint: CheckpointId) -> None:
-        if self._open is not None and self._open.cut.barrier.checkpoint <= checkpoint:
-            found, self._open = self._open, None
-            found.aborted = True
-            self._notify_host(found)
-
-    def _written(self, found: _PendingSnapshot) -> None:
-        chain, checkpoint = self._driver.chain, found.cut.barrier.checkpoint
-        found.committables = chain.prepare(checkpoint)
-        found.sinks = found.ledger.outputs()
-        found.cut = replace(found.cut, tables=chain.settle(checkpoint, found.cut.tables))
-        self._notify_host(found)
-
-    def _notify_host(self, found: _PendingSnapshot) -> None:
-        """Tell the host, once (rule 4)."""
-        driver, committables = self._driver, found.committables
-        if committables is None:
-            return
-        if found.aborted:
-            driver.host.committables_left(driver, found.cut.barrier.checkpoint, committables)
-        elif found.complete:
-            ledger = (*found.cut.ledger, *found.sinks)
-            driver.host.prepared(driver, replace(found.cut, channels=self._parts(found), ledger=ledger), committables)
-
-    def _parts(self, found: _PendingSnapshot) -> tuple[ChannelPart, ...]:
-        inputs = channel_table((feed, found.inputs[feed]) for feed in sorted(found.inputs))
-        outputs = channel_table([(0, found.outputs)])
-        parts = []
-        if inputs is not None:
-            assert self._overtaking.exchange, "only channels of an exchange are overtaken"
-            parts.append(ChannelPart(self._overtaking.exchange, Holds.INPUT, inputs))
-        if outputs is not None:
-            assert self._overtaking.output is not None, "only what goes to exchanges is overtaken"
-            parts.append(ChannelPart(self._overtaking.output, Holds.OUTPUT, outputs))
-        return tuple(parts)
+    def _written(self, cut: DriverSnapshot, ledger: SnapshotLedger) -> None:
+        """Everything from before the cut is; told, also if the checkpoint was given up meanwhile: what sinks prepared
+        belongs to the next one then."""
+        chain, checkpoint = self._driver.chain, cut.barrier.checkpoint
+        committables = chain.prepare(checkpoint)
+        accounts = (*cut.ledger, *ledger.outputs())
+        told = replace(cut, tables=chain.settle(checkpoint, cut.tables), ledger=accounts)
+        self._driver.host.prepared(self._driver, told, committables)
 
 
 # ------------------------------------------------------------------ windowed checkpointing
@@ -465,10 +276,10 @@ class Checkpointing:
 
 
 class WindowedCheckpointing(Checkpointing):
-    """See the rules above. Nothing overtakes here."""
+    """See the rules above."""
 
-    def __init__(self, driver: CheckpointedDriver, overtaking: Overtaking) -> None:
-        super().__init__(driver, overtaking)
+    def __init__(self, driver: CheckpointedDriver) -> None:
+        super().__init__(driver)
         #: barriers of checkpoints up to this one mean nothing
         self._void: CheckpointId | None = None
         #: when the task barrier came on each feed
@@ -512,13 +323,12 @@ class WindowedCheckpointing(Checkpointing):
 class TaskSnapshot(msgspec.Struct, frozen=True):
     """What one task adds to a checkpoint. ``tables``: operator id to state; ``data_ended``: it is a final one;
     ``finished_on_restore``: the task's operators had finished before it was built, and ``tables`` are left out;
-    ``flight``: of a task that cuts as a whole; ``synchronous``: seconds in which no driver ran because of it; the rest
-    is as in a driver's ``DriverSnapshot``, of all drivers together."""
+    ``flight``: of a task that was cut as a whole; ``synchronous``: seconds in which no driver ran because of it; the
+    rest is as in a driver's ``DriverSnapshot``, of all drivers together."""
 
     tables: dict[str, pa.Table]
     committables: tuple[Committable, ...]
     data_ended: bool
-    channels: tuple[ChannelPart, ...] = ()
     unaligned: bool = False
     alignment: float = 0.0
     processed_bytes: int = 0
@@ -532,18 +342,17 @@ class TaskSnapshot(msgspec.Struct, frozen=True):
 class TaskCheckpoints:
     """What a task knows of its checkpoints: what its drivers have snapshotted, what its sinks have prepared. Pure.
 
-    ``drivers``: how many there are; ``timeout``: of the alignment (``JobPlan``); ``finished``: before the task was
-    built, so that its state is carried on by others. Rules:
+    ``drivers``: how many there are; ``finished``: before the task was built, so that its state is carried on by others.
+    Rules:
 
     1. Orders for a checkpoint that is older than the newest one, or was given up, are late and change nothing.
     2. What sinks prepared stays until a commit covers it: if its checkpoint was given up, the next one carries it.
     3. The final checkpoint is the first complete one whose drivers had all ended their data.
     """
 
-    def __init__(self, drivers: int, timeout: float | None = None, *, finished: bool = False) -> None:
+    def __init__(self, drivers: int, *, finished: bool = False) -> None:
         self._drivers = drivers
         self._finished = finished
-        self._timeout = timeout
         #: the cuts of checkpoints that some drivers have reached, by the driver's name
         self._pending: dict[CheckpointId, dict[str, DriverSnapshot]] = {}
         #: what sinks prepared, by checkpoint, and no commit has covered yet
@@ -577,16 +386,13 @@ class TaskCheckpoints:
         self._rounds += rounds
         return later_round(*self._rounds) if len(self._rounds) == sources else None
 
-    def order(
-        self, checkpoint: CheckpointId, kind: BarrierKind, at: float, *, unaligned: bool = False
-    ) -> Barrier | None:
-        """The barrier of a checkpoint that is triggered; None if that comes too late. Savepoints are aligned, unless
-        the task is told to cut as a whole (``unaligned``)."""
+    def order(self, checkpoint: CheckpointId, kind: BarrierKind, at: float, *, unaligned: bool) -> Barrier | None:
+        """The barrier of a checkpoint that is triggered; None if that comes too late. ``unaligned``: the task is to cut
+        as a whole."""
         if self.is_late(checkpoint):
             return None
         self._newest = checkpoint
-        timeout = self._timeout if kind is BarrierKind.CHECKPOINT else None
-        return Barrier(checkpoint, kind, at, unaligned=unaligned or timeout == 0, timeout=timeout or None)
+        return Barrier(checkpoint, kind, at, unaligned=unaligned)
 
     def arrives_first(self, checkpoint: CheckpointId) -> bool:
         """A barrier has come to a driver; whether none of this checkpoint, or of a later one, had come to any."""
@@ -614,15 +420,11 @@ class TaskCheckpoints:
         data_ended = all(cut.data_ended for cut in cuts)
         if data_ended and self._final is None:
             self._final = checkpoint
-        channels = tuple(part for cut in cuts for part in cut.channels)
-        in_flight = any(part.holds is Holds.INPUT for part in channels)
-        assert not (data_ended and in_flight), "behind the end of its data nothing is on its way to a task"
         covered = sorted(known for known in self._prepared if known <= checkpoint)
         return TaskSnapshot(
             tables={} if self._finished else {id: table for cut in cuts for id, table in cut.tables.items()},
             committables=tuple(committable for known in covered for committable in self._prepared[known]),
             data_ended=data_ended,
-            channels=channels,
             unaligned=any(cut.unaligned for cut in cuts),
             alignment=max(cut.alignment for cut in cuts),
             processed_bytes=sum(cut.processed_bytes for cut in cuts),

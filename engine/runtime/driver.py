@@ -43,7 +43,6 @@ from ..core.operator import ThrottledOperator
 from ..core.state_machine import StateMachine
 from ..exchange.channels import Grant, InputChannel, OutputChannel, ResultPartition, Upstream
 from ..exchange.input_gate import SPOOLED, Delivered, GateInput, InputGate, Starved
-from ..planner.overtaking import IN_ORDER, Overtaking
 from ..scheduler.protocol import Blocked, Failed, Finished, Handle, Outcome, Progress, Quantum, Wait, WaitReason
 from ..sources.reader import SplitReader
 from ..state.write_behind import WriteBehind
@@ -206,8 +205,6 @@ class Driver:
     partitions: Sequence[ResultPartition]
     host: DriverHost
     readers: Sequence[SplitReader] = ()
-    #: what barriers of checkpoints may pass here
-    overtaking: Overtaking = IN_ORDER
     #: the schema of what leaves the task, which it leaves without compact columns; None if nothing does
     leaving: pa.Schema | None = None
     #: in which rows are stored that are in flight at a cut
@@ -252,7 +249,7 @@ class Driver:
         put = self.pending.append if self.leaving is None else self._leave
         self.chain = OperatorChain(self.operators, put, len(self.ports.all))
         self.continuations = Continuations(self.chain, self._perform)
-        self.checkpointing = Checkpointing(self, self.overtaking)
+        self.checkpointing = Checkpointing(self)
         self._channels = [channel for partition in self.partitions for channel in partition.channels]
         self._words = WaitReasons(self.ports.feeds, self.partitions, self.chain.throttled)
         self._throttle = RoundThrottle(self.chain.throttled, self.ports.feeds, self._channels)
@@ -307,8 +304,6 @@ class Driver:
         if self.phase.state is DriverPhase.FINISHED:
             return FINISHED
         waiting = [reader.wakes_at for reader in self.readers if not reader.data_ended]
-        if self.checkpointing.deadline is not None:
-            waiting.append(self.checkpointing.deadline)
         wake_at = min((due for due in waiting if due > self.now), default=None)
         return Blocked((self.wait,) if self.wait is not None else (), wake_at)
 
@@ -369,8 +364,6 @@ class Driver:
 
     def _step(self, expired: Callable[[], bool]) -> bool:
         progressed = bool(self.pending) and self._flush()
-        if self.checkpointing.overtakes and self.checkpointing.is_due:
-            progressed = self._overtake() or progressed
         if not self.pending:
             progressed = self._work(expired) or progressed
             if self.pending:
@@ -431,25 +424,14 @@ class Driver:
             self._cancel_unneeded_inputs()
         return called
 
-    def _overtake(self) -> bool:
-        """Handle the barriers that are due out of turn, unless something else has to be ended before."""
-        may_write = self.writing.has_room() and self.spilling.has_room()
-        idle = may_write and not self.busy and not self.chain.under_way
-        if idle:
-            self.checkpointing.overtake()
-        return idle
-
     # ------------------------------------------------------------------ input
 
     def _take(self) -> bool:
         starved: list[int] = []
         refused, busy = False, self.chain.under_way
-        may_queue = self.chain.may_queue and len(self.ports.all) == 1 and not self.checkpointing.overtakes
+        may_queue = self.chain.may_queue and len(self.ports.all) == 1
         if self.continuations and not (self.continuations.let_pass and not self.ports.any_cancelled):
             self.wait = self._words.explain(busy, refused, starved, aligning=False, ended=False)
-            return False
-        if busy and self.checkpointing.overtakes and self.checkpointing.is_due:
-            self.wait = self._words.explain(busy, refused, starved, aligning=True, ended=False)
             return False
         blocked, behind = self.checkpointing.blocked, self.checkpointing.behind
         if self.chain.window_aware is not None and (ended := self.ports.end_windows(behind)):
@@ -570,7 +552,6 @@ class Driver:
             case orders.PlaceBarrier(barrier, at_round, stop):
                 for reader in self.readers:
                     reader.trigger(barrier, at_round, stop)
-                self.checkpointing.ordered(barrier)
             case orders.InjectBarrier(barrier, inputs):
                 self.checkpointing.inject(barrier, inputs)
             case orders.JoinBarrier(barrier):

@@ -37,19 +37,16 @@ from ..core.identity import (
     BarrierKind,
     CheckpointId,
     Committable,
-    Opening,
     Reweight,
     TaskId,
 )
 from ..core.source import Split
 from ..core.state_machine import StateMachine
-from ..exchange.channel_state import Restored
 from ..exchange.channels import Frame, InputChannel, Upstream
 from ..exchange.flight import Flight
 from ..feed.server import FeedServer
 from ..files.object_store import store_waits
 from ..plan.plan import JobPlan
-from ..planner.overtaking import cuts_whole
 from ..scheduler.protocol import DriverState, Handle, Places, QueryOpener, QueryStatistics, Wait
 from ..scheduler.serial import SerialScheduler
 from ..sources.reader import SplitReader, Stop
@@ -59,6 +56,7 @@ from .checkpointing import DriverSnapshot, DriverView, TaskCheckpoints, TaskSnap
 from .driver import Driver, DriverPhase
 from .key_meetings import KeyMeetings
 from .operator_chain import with_split
+from .restored import Restored
 from .statistics import (
     DriverWait,
     EdgeStatistics,
@@ -328,7 +326,7 @@ class Task:
             self._query.cancel()
             raise
         self._cutting = TaskCutting(
-            self.drivers if cuts_whole(plan) else [],
+            self.drivers,
             [output for output, _ in self._parts.outputs.values()],
             self._query,
             self._cut_told,
@@ -337,7 +335,7 @@ class Task:
             clock=time.monotonic,
         )
         finished = isinstance(restored, Restored) and restored.finished
-        self._checkpoints = TaskCheckpoints(len(self.drivers), plan.alignment_timeout, finished=finished)
+        self._checkpoints = TaskCheckpoints(len(self.drivers), finished=finished)
         for rank, driver in enumerate(self.drivers):
             driver.handle = self._query.add(driver, rank=rank)
 
@@ -363,9 +361,9 @@ class Task:
         return self.state in _DATA_ENDED
 
     @property
-    def opening(self) -> tuple[Opening, ...]:
-        """Rows in flight that the task was restored with."""
-        return tuple(self._parts.opening)
+    def opening(self) -> int:
+        """Rows of the flight that the task was restored with, the one that says where each stood among them."""
+        return self._parts.opening
 
     @property
     def drivers(self) -> list[Driver]:
@@ -584,11 +582,6 @@ class Task:
             if snapshot is not None:
                 self._events.add(lambda listener: listener.snapshot_taken(checkpoint, snapshot))
         self._events.notify()
-
-    def committables_left(self, driver: DriverView, checkpoint: CheckpointId, committables: list[Committable]) -> None:
-        """A driver gave a checkpoint up after its cut (called by the driver)."""
-        with self._lock:
-            self._checkpoints.keep(checkpoint, committables)
 
     def _cut_told(
         self, checkpoint: CheckpointId, cuts: Mapping[str, DriverSnapshot], flight: Flight, pause: float

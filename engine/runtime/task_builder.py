@@ -17,15 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..core.channel_states import EndState
-from ..core.elements import Batch
 from ..core.errors import PenstockError
-from ..core.identity import Attempt, Holds, Opening, TaskId
+from ..core.identity import Attempt, TaskId
 from ..core.offering import offers
 from ..core.operator import LANE, OperatorContext, PickingOperator, run_at_once
 from ..core.source import Condition
 from ..core.traits import traits_of
 from ..core.user_code import is_users_object
-from ..exchange.channel_state import Restored, channel_batches
 from ..exchange.channels import ChannelId, Frame, InputChannel, OutputChannel, ResultPartition, Upstream
 from ..exchange.flight import FlightReader
 from ..exchange.input_gate import ArrivalInputGate, GateInput, InputGate, SpoolingInputGate, UnorderedInputGate
@@ -47,10 +45,9 @@ from ..plan.plan import (
     SourcePlan,
 )
 from ..plan.rounds import LANES_AT_ONCE
-from ..planner.overtaking import IN_ORDER, FreeEdges, cuts_whole
 from ..scheduler.protocol import Query
 from ..sources.picking import EarlyCondition, Keys, Pick
-from ..sources.reader import Rounds, SplitReader
+from ..sources.reader import SplitReader
 from ..state.change_log import StatePart, let_go
 from ..state.memory import TaskMemory
 from ..state.write_behind import WriteBehind
@@ -69,6 +66,7 @@ from .operator_chain import (
     operator_context,
 )
 from .places import PLACES, put_back
+from .restored import Restored
 
 
 class Wiring(Protocol):
@@ -95,8 +93,8 @@ class TaskParts:
     #: drivers that read from other tasks, with the numbers of those feeds among all their feeds
     entries: dict[Driver, list[int]] = field(default_factory=dict)
     memory: TaskMemory = field(default_factory=TaskMemory)
-    #: rows in flight that the task was restored with
-    opening: list[Opening] = field(default_factory=list)
+    #: rows of the flight that the task was restored with, the one that says where each stood among them
+    opening: int = 0
     #: what joins drivers to each other and to other threads
     joints: list[_LocalEdge | _Background] = field(default_factory=list)
 
@@ -225,7 +223,6 @@ class _Builder:
         host: DriverHost,
         query: Query,
     ) -> None:
-        self._free = FreeEdges(plan)
         self._query = query
         self._plan, self._task, self._attempts = plan, task, attempts
         self._restored, self._wiring, self._host = restored, wiring, host
@@ -251,6 +248,7 @@ class _Builder:
                     self._parts.joints.append(self._edges[output.id])
         for pipeline in self._stage.pipelines:
             self._parts.drivers.insert(0, self._driver(pipeline))
+        self._parts.opening += self._restored.flight is not None
         return self._parts
 
     def discard(self) -> None:
@@ -274,19 +272,18 @@ class _Builder:
         partitions = [self._outlet(output.kind, output.id) for output in pipeline.outputs]
         readers = [feed for found in feeds for feed in found if isinstance(feed, SplitReader)]
         gates = [self._gate(port, found, background) for port, found in zip(pipeline.ports, feeds, strict=True)]
-        overtaking = IN_ORDER if self._plan.alignment_timeout is None else self._free.of(pipeline)
         leaving = next((self._exchange(each.id).schema for each in pipeline.outputs if each.kind != "local"), None)
         schemas = self._schemas(pipeline, leaving)
-        driver = Driver(pipeline.name, gates, operators, partitions, self._host, readers, overtaking, leaving, schemas)
+        driver = Driver(pipeline.name, gates, operators, partitions, self._host, readers, leaving, schemas)
         driver.clock = time.perf_counter
         driver.writing, driver.spilling = background.writing, background.spilling
         if self.more_splits:
-            driver.checkpointing = WindowedCheckpointing(driver, overtaking)
+            driver.checkpointing = WindowedCheckpointing(driver)
         background.driver = driver
-        for output in pipeline.outputs:
-            driver.pending += self._unsent(output.id)
         if place is not None and self._restored.flight is not None:
-            put_back(driver, place, FlightReader(self._restored.flight.tables))
+            reader = FlightReader(self._restored.flight.tables)
+            put_back(driver, place, reader)
+            self._parts.opening += reader.rows
         self._register(driver, pipeline, feeds, [channel for partition in partitions for channel in partition.channels])
         return driver
 
@@ -369,9 +366,7 @@ class _Builder:
         if port.kind == "exchange":
             exchange = self._exchange(port.id)
             producers = exchange.peers_of(self._task.subtask, self._plan.stages[exchange.source].parallelism)
-            inputs = [self._input(exchange, TaskId(exchange.source, subtask)) for subtask in producers]
-            self._refill(exchange, port.schema, inputs)
-            return inputs
+            return [self._input(exchange, TaskId(exchange.source, subtask)) for subtask in producers]
         source = self._plan.sources[port.id]
         state = self._state(port.id)
         if self._restored.flight is None:
@@ -388,7 +383,6 @@ class _Builder:
                 restored=state,
                 more=self.more_splits,
                 background=background,
-                rounds=self._rounds(source),
                 epochs=self._plan.epochs if source.repeats else None,
                 handed_on=self._handed_on(source, state),
                 at_once=self._lanes_at_once,
@@ -406,35 +400,9 @@ class _Builder:
             return None
         return LaneDigests(RowDigest(source.schema), state, self._plan.fingerprint)
 
-    def _rounds(self, source: SourcePlan) -> Rounds:
-        if self._plan.alignment_timeout is None or source.quota is None or self.more_splits:
-            return "whole"
-        return "free" if self._free.is_free(source.id) else "short"
-
     def _input(self, exchange: Exchange, producer: TaskId) -> InputChannel:
         channel = ChannelId(exchange.id, producer, self._task)
         return InputChannel(channel, self._pair(producer, self._task), self._wiring.reply)
-
-    def _refill(self, exchange: Exchange, schema: pa.Schema, inputs: Sequence[InputChannel]) -> None:
-        """Put the batches that were in flight where those of the same lanes will come."""
-        stored = self._restored.channels.get((exchange.id, Holds.INPUT))
-        if stored is None:
-            return
-        lanes = self._lanes if exchange.is_partitioned or exchange.pattern == "pointwise" else None
-        by_producer = {each.channel.producer.subtask: each for each in inputs}
-        for batch in channel_batches(stored, schema, lanes):
-            by_producer[self._plan.stages[exchange.source].owner_of(batch.tag.lane)].refill([batch])
-        rows = sum(channel.restored.rows for channel in inputs)
-        self._parts.opening.append(Opening(exchange.id, Holds.INPUT, rows))
-
-    def _unsent(self, edge: str) -> list[Batch]:
-        """What the driver that feeds an exchange had made and not sent."""
-        stored = self._restored.channels.get((edge, Holds.OUTPUT))
-        if stored is None:
-            return []
-        found = list(channel_batches(stored, self._exchange(edge).schema, self._lanes))
-        self._parts.opening.append(Opening(edge, Holds.OUTPUT, sum(batch.records.num_rows for batch in found)))
-        return found
 
     def _gate(self, port: PortPlan, feeds: Sequence[GateInput], background: _Background) -> InputGate:
         partitioned = port.kind == "exchange" and self._exchange(port.id).is_partitioned
@@ -478,7 +446,7 @@ class _Builder:
             claim=self._plan.claim,
             memory=self._parts.memory.account(operator.id, background.spilling),
             background=background,
-            elsewhere=background.elsewhere if self._plan.claim and cuts_whole(self._plan) else None,
+            elsewhere=background.elsewhere if self._plan.claim and not self._plan.fed else None,
             write=partial(background.writing.write, operator.id),
             wake=background.wake,
             holds=operator.hold,

@@ -3,22 +3,20 @@
 Rules:
 
 1. It speaks like a channel (``peek``, ``pop``), so a driver cannot tell a source from an upstream driver.
-2. A barrier stands only between two rounds, or after the end of the data (``overtake`` aside). A snapshot is therefore
-   a cursor per lane. A cut that waits for no round (``capture``) may be made between any two calls: it holds where each
-   lane stands within its round, and what was said of the end. What was looked at and not taken comes again.
+2. A barrier stands only between two rounds, or after the end of the data. A snapshot is therefore a cursor per lane. A
+   cut that waits for no round (``capture``) may be made between any two calls: it holds where each lane stands within
+   its round, and what was said of the end. What was looked at and not taken comes again.
 3. Proposing a round is a promise: until a trigger or an abort the reader does not pass the end of that round, so
    the largest of all proposals is a round that every source can still place its barrier after.
 4. It reads the clock only as a number that the task hands in (``now``), for pacing.
 5. A job that stops with a savepoint ends here behind the barrier's round: *drained*, with the end of the data before
    the barrier, so that operators finish; or *suspended*, with nothing behind it. If given up, the task restarts.
 6. Held by ``pause_rounds`` it begins no round but those up to a barrier.
-7. Where ``rounds`` are *short*, a barrier that may overtake ends its round where the reader stands; the lane that was
-   being read goes on in the next one. Where they are *free* the reader need not stand in the same round as others.
-8. ``handed_on`` are the digests of the rows that the first operator got, if they are wanted: whoever gives a batch to
+7. ``handed_on`` are the digests of the rows that the first operator got, if they are wanted: whoever gives a batch to
    it adds that. At every cut they stand beside the cursors, so a restore takes both back to the same row.
-9. Rows wait until joins have told what they need (``picking``), if that is about to be known: not for longer than
+8. Rows wait until joins have told what they need (``picking``), if that is about to be known: not for longer than
    ``PATIENCE_SECONDS``, and not while a barrier is to be placed, for what is told may come behind it.
-10. Where splits are added, only who adds them says that the data end: when no row is needed ever again, the rounds go
+9. Where splits are added, only who adds them says that the data end: when no row is needed ever again, the rounds go
    on without rows. Otherwise what comes at the end would come in some window or other, as threads happen to run.
 """
 
@@ -27,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -74,9 +72,6 @@ PATIENCE_SECONDS = 10.0
 Stop: TypeAlias = Literal["drain", "suspend"]
 """How the data end at a barrier that the job stops with; see rule 5."""
 
-Rounds: TypeAlias = Literal["whole", "short", "free"]
-"""See rule 7."""
-
 
 class ReaderState(Enum):
     """How far a source has come."""
@@ -120,14 +115,12 @@ class SplitReader:
         restored: pa.Table | None = None,
         more: bool = False,
         background: Background | None = None,
-        rounds: Rounds = "whole",
         epochs: Epochs | None = None,
         handed_on: LaneDigests | None = None,
         at_once: int = 1,
     ) -> None:
         self.operator = operator
         self.handed_on = handed_on
-        self._rounds = rounds
         self._plain = PlainNulls(schema)
         #: rows per second that this reader may emit; 0: no limit
         self._rate = rate * _share(lanes, lane_count if more else len(splits), lane_count)
@@ -147,10 +140,6 @@ class SplitReader:
         self._splits.at_once = at_once
         #: position in ``_cursors`` of the lane being read; None between rounds
         self._position: int | None = 0 if place.begun else None
-        #: where the next round begins: with the lane whose round was cut short
-        self._first = 0
-        #: the state at a cut that was made ahead of its turn, until it is asked for
-        self._overtaken: pa.Table | None = None
         #: batches emitted by this attempt
         self.batches = 0
         #: an element that was looked at and not yet taken
@@ -239,7 +228,7 @@ class SplitReader:
         self._rounds_paused = paused
 
     def cancel_input(self, for_good: bool) -> None:
-        """Skip the rows before the next task barrier; all that are left, if none can come (rule 10)."""
+        """Skip the rows before the next task barrier; all that are left, if none can come (rule 9)."""
         if self._demand.state is Demand.ALL:
             self._demand.move(Demand.NONE if for_good else Demand.NEXT_WINDOW)
         elif for_good and not self.over:
@@ -284,33 +273,13 @@ class SplitReader:
         """
         self._hold = checkpoint
         if self.data_ended or isinstance(self._head, EndOfData):
-            return FINAL_ROUND if self._drained or self._rounds == "free" else CLOSING_ROUND
-        return self._reached
-
-    @property
-    def _reached(self) -> int:
+            return FINAL_ROUND if self._drained else CLOSING_ROUND
         return self._round if self._position is not None else self._round - 1
 
     def trigger(self, barrier: Barrier, at_round: int | None, stop: Stop | None = None) -> None:
         """Place the barrier at the end of ``at_round`` (None: of the round in progress), or of the data (rule 5)."""
         self._hold = None
-        if self._rounds == "free" and not stop and (at_round is None or at_round >= FINAL_ROUND):
-            at_round = self._reached
         self._barriers.append((barrier, at_round, stop))
-
-    def overtake(self, checkpoint: CheckpointId) -> Barrier | None:
-        """Take the checkpoint's barrier out ahead of its turn, and cut here; None if it has been placed already."""
-        is_over = self.closed or isinstance(self._head, EndOfPartition)
-        if is_over or not (self._barriers and self._barriers[0][0].checkpoint == checkpoint):
-            return None
-        barrier, at_round, _ = self._barriers.popleft()
-        round = max(self._reached, -1 if at_round is None else at_round)
-        self._overtaken = self._table(round + 1, before(self._cursors, self._head))
-        if self._position is not None:
-            self._cut_short(self._position, round)
-        elif not self.data_ended:
-            self._round = max(self._round, round + 1)
-        return barrier
 
     def abort(self, checkpoint: CheckpointId) -> None:
         """Forget a proposal or a barrier that has not been placed yet."""
@@ -342,17 +311,10 @@ class SplitReader:
         self._closing = True
 
     def snapshot(self) -> pa.Table:
-        """The cursors. Only between two rounds, which is where barriers stand, or behind ``overtake``."""
-        if self._overtaken is not None:
-            table, self._overtaken = self._overtaken, None
-            return table
+        """The cursors. Only between two rounds, which is where barriers stand."""
         if self._position is not None:
             raise InternalError("snapshot in the middle of a round", operator=self.operator)
-        return self._table(self._round, self._cursors)
-
-    def _table(self, round: int, cursors: list[LaneCursor]) -> pa.Table:
-        table = write_cursors(round, cursors)
-        return self._beside(table)
+        return self._beside(write_cursors(self._round, self._cursors))
 
     def _beside(self, table: pa.Table) -> pa.Table:
         return table if self.handed_on is None else self.handed_on.beside(table, (each.lane for each in self._cursors))
@@ -379,9 +341,6 @@ class SplitReader:
         if self.closed or self._state.state is ReaderState.SUSPENDED:
             return None
         self._stop_if_drained()
-        if self._barriers and not self.data_ended and self._shortens(self._round - 1):
-            self._round = cast(int, self._barriers[0][1]) + 1
-            return EndOfRound(self._round - 1)
         starved = all(self._splits.ended(cursor, self._round) for cursor in self._cursors)
         ended = (starved and not self._more) or self.data_ended or self._state.state is ReaderState.STOPPING
         if self._barrier_is_due(ended):
@@ -400,22 +359,8 @@ class SplitReader:
             return EndOfData()
         if starved:
             return None
-        self._position, self._first = self._first, 0
+        self._position = 0
         return self._within_round()
-
-    def _shortens(self, reached: int) -> bool:
-        """Whether the next barrier ends the round in progress, or the next ones, without further rows."""
-        barrier, at_round, _ = self._barriers[0]
-        in_turn = self._rounds == "whole" or not (barrier.unaligned or barrier.timeout is not None)
-        if in_turn or at_round is None or at_round >= FINAL_ROUND:
-            return False
-        return self._position is not None or at_round > reached
-
-    def _cut_short(self, position: int, round: int) -> None:
-        """End the round in progress, and with it those up to ``round``."""
-        if position < len(self._cursors):
-            self._first, self._cursors[position].sequence = position, 0
-        self._position, self._round = len(self._cursors), round
 
     def _stop_if_drained(self) -> None:
         """If the job stops here for good, the data end here."""
@@ -451,9 +396,7 @@ class SplitReader:
         return at_round is not None and self._round - 1 < at_round < FINAL_ROUND
 
     def _within_round(self) -> Element | None:
-        if self._position is not None and self._barriers and self._shortens(self._round):
-            self._cut_short(self._position, max(self._round, cast(int, self._barriers[0][1])))
-        elif self.now < self.due or self._awaits_keys:
+        if self.now < self.due or self._awaits_keys:
             return None
         while self._position is not None and self._position < len(self._cursors):
             cursor = self._cursors[self._position]
@@ -473,7 +416,7 @@ class SplitReader:
 
     @property
     def _awaits_keys(self) -> bool:
-        """Rule 9."""
+        """Rule 8."""
         pick = self._splits.pick
         if pick is None or self._hold is not None or self._barriers or self._demand.state is not Demand.ALL:
             return False

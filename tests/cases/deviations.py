@@ -52,10 +52,49 @@ LEFT_OUT = {
     "fulfill_finished_status_cases": "they reject checkpoints with operator state that every subtask restores in full "
     "(UNION). No operator here has such state: state belongs to lanes or keys, so that part of the tasks may be over. "
     "What a checkpoint says of finished operators: tests/coordinator/restore/test_content_of_checkpoints.py",
+    "key_group_cases": "state and rows belong to lanes, and rows by key to parts, which are mapped to subtasks: "
+    "tests/coordinator/restore/test_stored_state.py, tests/engine/plan",
+    "channel_state_rescale_cases": "what was in flight goes to the subtask that had it, and to no other; another "
+    "parallelism is reached by way of a checkpoint with nothing in flight (tests/test_local_moving.py)",
     "default_max_parallelism_cases": "the number of parts is the flow's own, fixed when it is built; nothing "
     "derives it from a parallelism",
 }
 """Sections of the table of checkpoint plans that have no runner, with the reason."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Rows that have no runner. ``applies``: which."""
+
+    reason: str
+    applies: Callable[[Row], bool]
+
+
+BARRIERS_LEFT_OUT = (
+    LeftOut(
+        reason="at least once: rows that come twice are not offered",
+        applies=lambda row: row["group"] == "tracker",
+    ),
+    LeftOut(
+        reason="no task turns from aligned to unaligned by itself: the coordinator gives up a checkpoint whose "
+        "barriers have not aligned in time, and a cut takes its place (tests/coordinator/checkpoint/test_cuts.py)",
+        applies=lambda row: row["group"] == "alternating",
+    ),
+    LeftOut(
+        reason="barriers that pass at once have no cancel markers: tasks hear of a checkpoint that was given up from "
+        "the coordinator, or by a newer barrier",
+        applies=lambda row: row["group"] == "unaligned" and any(step["event"] == "cancel" for step in row["steps"]),
+    ),
+    LeftOut(
+        reason="the end of a partition counts as its barrier, always",
+        applies=lambda row: row["group"] == "unaligned" and not row["config"]["checkpoints_after_tasks_finish"],
+    ),
+)
+
+
+def barriers_left_out(row: Row) -> str:
+    """Why a row of barrier handling is not run; "": it is."""
+    return next((each.reason for each in BARRIERS_LEFT_OUT if each.applies(row)), "")
 
 
 def expected_plan(row: Row) -> Row:

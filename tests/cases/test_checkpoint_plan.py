@@ -20,7 +20,6 @@ FILE = "checkpoint_plan.json"
 SECTIONS = {
     *("plan_cases", "pointwise_mapping_cases"),
     "restore_check_cases",  # test_restore_check.py
-    *("key_group_cases", "channel_state_rescale_cases"),  # test_rescaling.py
 }
 PARTS = {"tasks_to_trigger", "tasks_to_wait_for", "tasks_to_commit_to", "finished_tasks", "fully_finished_vertices"}
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as changed
 
-from penstock.coordinator.checkpoint import finalizer
 from penstock.coordinator.checkpoint.checkpoints import Checkpoints
 from penstock.coordinator.checkpoint.finalizer import CheckpointFinalizer, SinkCommits
 from penstock.coordinator.job.job import Job
@@ -24,20 +23,17 @@ from penstock.coordinator.log.retained import RetainedCheckpoints
 from penstock.coordinator.machine import Coordinator
 from penstock.coordinator.model.commands import Command, TriggerCheckpoint
 from penstock.coordinator.model.events import Event
-from penstock.coordinator.model.manifest import Manifest, TaskState
+from penstock.coordinator.model.manifest import Manifest
 from penstock.coordinator.model.settings import Settings
-from penstock.coordinator.restore.stored_channels import StoredChannels
-from penstock.coordinator.restore.stored_state import Snapshot
+from penstock.coordinator.restore.stored_state import Snapshot, StoredState
 from penstock.coordinator.state.tasks import Region, TaskRecord, TaskTable
-from penstock.engine.core.identity import Attempt, Holds, TaskId
+from penstock.engine.core.identity import Attempt, TaskId
 from support.simulated_cluster import MakeCoordinator, SimulatedCluster, make_coordinator
 from support.simulated_cuts import CutTask
 from support.simulated_faults import NO_FAULTS, SETTINGS, Faults
 from support.simulated_flows import SHAPES, flows_for, that_cut
 from support.simulated_model import Flow
 from support.simulated_runs import check, simulate
-from support.simulated_task import SimulatedTask
-from support.simulated_unaligned import UnalignedTask
 
 SEEDS = 400
 """``make simulate`` runs 2,000 and more."""
@@ -68,7 +64,7 @@ def test_faults_of_every_kind_happen() -> None:
         *("store", "superseded", "late_write", "finished", "savepoint", "stopped", "fork"),
         *("stall", "full_disk", "late entry", "Dropped", "asked again"),
         *("ask_checkpoint", "ask_savepoint", "ask_stop", "ask_pin"),
-        *("input in flight", "output in flight", "kill_rank", "slow_rank", "cut", "rows of a cut", "moved"),
+        *("kill_rank", "slow_rank", "cut", "rows of a cut", "moved"),
         *("carried", "carried since"),
     }
 
@@ -144,28 +140,17 @@ class Careless(RetainedCheckpoints):
         pass
 
 
-class Finished(UnalignedTask):
+class Finished(CutTask):
     """Ends when its final checkpoint is committed, whether or not anybody has read what it sent."""
 
     def _may_finish(self) -> bool:
         return self.data_ended and self.final_committed and all(channel.closed for channel in self.inputs)
 
 
-def with_channels_carried_on(patch: pytest.MonkeyPatch) -> None:
-    """What a finished task had in flight stays in later checkpoints, though all of it was processed."""
-
-    def carried(completed: RetainedCheckpoints, task: TaskId) -> TaskState:
-        state = completed.state_of(task)
-        assert state is not None
-        return changed(state, committables=(), finished=True)
-
-    patch.setattr(finalizer, "carried", carried)
-
-
-def without_batches_in_flight(patch: pytest.MonkeyPatch, side: Holds) -> None:
-    """Restored tasks do not get the files of that side."""
-    of = StoredChannels.of
-    patch.setattr(StoredChannels, "of", lambda self, task: tuple(h for h in of(self, task) if h.holds is not side))
+def without_flights(patch: pytest.MonkeyPatch) -> None:
+    """Restored tasks do not get what was in flight."""
+    of = StoredState.of
+    patch.setattr(StoredState, "of", lambda self, task: tuple(each for each in of(self, task) if not each.is_flight))
 
 
 class Recounting(Job):
@@ -250,37 +235,6 @@ def test_taking_a_failed_write_for_one_that_never_happened_is_caught() -> None:
     assert first_caught(runner(without_settling, faults))
 
 
-def test_end_of_partition_before_everything_is_processed_is_caught() -> None:
-    """Barriers that overtake data: a finished producer is not asked for the next cut, and nobody saves what it left."""
-
-    def run(kind: type[SimulatedTask], seed: int) -> None:
-        if not flows_for(seed)[0].graph.deterministic:
-            settings = replace(SETTINGS, unaligned=True)
-            check(SimulatedCluster(seed, flows_for(seed), USUAL, settings, steps=2500, task_type=kind).run(), seed)
-
-    assert first_caught(partial(run, UnalignedTask), seeds=60) == ""
-    caught = first_caught(partial(run, Finished))
-    assert "still feeds it" in caught or "0 rows instead of" in caught
-
-
-def unaligned_run(seed: int) -> None:
-    if not flows_for(seed)[0].graph.deterministic:
-        settings, faults = replace(SETTINGS, unaligned=True), replace(USUAL, patience=25, kill_task=0.8, drop=0.005)
-        check(SimulatedCluster(seed, flows_for(seed), faults, settings, task_type=UnalignedTask).run(), seed)
-
-
-@pytest.mark.parametrize("side", [Holds.INPUT, Holds.OUTPUT])
-def test_batches_in_flight_that_are_not_restored_are_caught(side: Holds, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_batches_in_flight(monkeypatch, side)
-    assert "rows in flight of exchange" in first_caught(unaligned_run)
-
-
-def test_batches_in_flight_of_a_finished_task_that_are_carried_on_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert first_caught(unaligned_run, seeds=40) == ""
-    with_channels_carried_on(monkeypatch)
-    assert "extra" in first_caught(unaligned_run, seeds=1000)
-
-
 def test_ids_that_are_used_again_after_a_take_over_are_caught() -> None:
     faults = replace(USUAL, kill_coordinator=0.5)
     assert first_caught(runner(make_coordinator, faults), seeds=40) == ""
@@ -295,17 +249,21 @@ def test_every_shape_of_flow_is_among_the_seeds() -> None:
 # --- tasks that cut as a whole -----------------------------------------------------------------------------------
 
 
-def cut_run(seed: int) -> None:
-    flows = flows_for(seed)
-    if flows[0].graph.deterministic:
-        settings, faults = replace(SETTINGS, unaligned=True), replace(USUAL, patience=25, kill_task=0.8, drop=0.005)
-        check(SimulatedCluster(seed, that_cut(flows)[:1], faults, settings, task_type=CutTask).run(), seed)
+def cut_run(seed: int, kind: type[CutTask] = CutTask) -> None:
+    settings, faults = replace(SETTINGS, unaligned=True), replace(USUAL, patience=25, kill_task=0.8, drop=0.005)
+    check(SimulatedCluster(seed, that_cut(flows_for(seed))[:1], faults, settings, task_type=kind).run(), seed)
 
 
 def test_flights_that_are_not_restored_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first_caught(cut_run, seeds=40) == ""
-    without_batches_in_flight(monkeypatch, Holds.FLIGHT)
+    without_flights(monkeypatch)
     assert "lane" in first_caught(cut_run)
+
+
+def test_end_of_partition_before_everything_is_processed_is_caught() -> None:
+    """A finished producer is not asked for the next cut, and nobody saves what it left."""
+    caught = first_caught(partial(cut_run, kind=Finished))
+    assert "still feeds it" in caught or "rows instead of" in caught
 
 
 # --- regions that are carried ------------------------------------------------------------------------------------

@@ -15,21 +15,21 @@ from penstock.engine.feed.cursor import ReadCursor
 from penstock.engine.feed.messages import Slice
 from penstock.engine.feed.sequencer import Sequencer
 from support.simulated_cluster import SimulatedCluster
+from support.simulated_cuts import CutTask
 from support.simulated_faults import FAULTS, NO_FAULTS, SETTINGS, Faults
 from support.simulated_feed import FeedEnd, Trainers
-from support.simulated_flows import SHAPES, fed, flows_for
+from support.simulated_flows import SHAPES, fed, that_cut
 from support.simulated_runs import check, cluster_for
 from support.simulated_task import SimulatedTask
-from support.simulated_unaligned import UnalignedTask
 
 FEEDS = range(SHAPES.index(fed), 2800, len(SHAPES))
 ROUGH = replace(FAULTS, kill_task=0.5, kill_coordinator=0.1, kill_rank=0.3, ask_stop=0.0)
 
 
 def run(seed: int, faults: Faults = ROUGH) -> SimulatedCluster:
-    """A feed without order where the seed says so, often with barriers that overtake."""
+    """A feed without order where the seed says so, often with tasks that cut as a whole."""
     cluster = cluster_for(seed)
-    rough = SimulatedCluster(seed, flows_for(seed), faults, cluster._settings, task_type=cluster.task_type, steps=4000)
+    rough = SimulatedCluster(seed, cluster._flows, faults, cluster._settings, task_type=cluster.task_type, steps=4000)
     check(rough.run(), seed)
     return rough
 
@@ -47,14 +47,15 @@ def test_trainers_see_what_they_see_in_a_run_without_failures() -> None:
     kinds: set[str] = set()
     for seed in FEEDS[:60]:
         kinds |= run(seed).seen
-    assert {"kill_rank", "slow_rank", "kill_task", "kill_coordinator", "output in flight", "input in flight"} <= kinds
+    assert {"kill_rank", "slow_rank", "kill_task", "kill_coordinator", "rows of a cut"} <= kinds
 
 
-@pytest.mark.parametrize(
-    ("ordered", "task_type"), [(True, SimulatedTask), (False, SimulatedTask), (False, UnalignedTask)]
-)
-def test_rank_that_stands_still_holds_no_checkpoint_up(ordered: bool, task_type: type[SimulatedTask]) -> None:
-    cluster = SimulatedCluster(5, (fed(2, ordered),), NO_FAULTS, replace(SETTINGS, interval=0.2), task_type=task_type)
+@pytest.mark.parametrize("cuts", [True, False])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_rank_that_stands_still_holds_no_checkpoint_up(ordered: bool, cuts: bool) -> None:
+    flows, settings = (fed(2, ordered),), replace(SETTINGS, interval=0.2, unaligned=cuts)
+    task_type = CutTask if cuts else SimulatedTask
+    cluster = SimulatedCluster(5, that_cut(flows) if cuts else flows, NO_FAULTS, settings, task_type=task_type)
     assert checkpoints_beside_a_rank_that_stands_still(cluster) >= 5
 
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from penstock.coordinator.model.events import Event, TaskAcked
 from support.simulated_cluster import Incarnation, SimulatedCluster
 from support.simulated_faults import FAULTS
-from support.simulated_flows import flows_for
 from support.simulated_runs import cluster_for
 
 NOTHING_DIES = replace(
@@ -33,7 +32,7 @@ class Listening(SimulatedCluster):
 
     def __init__(self, seed: int) -> None:
         usual = cluster_for(seed)
-        super().__init__(seed, flows_for(seed), NOTHING_DIES, usual._settings, task_type=usual.task_type)
+        super().__init__(seed, usual._flows, NOTHING_DIES, usual._settings, task_type=usual.task_type)
         self.heard_of: set[str] = set()
 
     def handle(self, incarnation: Incarnation, event: Event) -> None:
@@ -55,4 +54,4 @@ def test_no_file_is_left_that_no_manifest_names() -> None:
         cluster.run()
         seen |= cluster.seen
         assert not cluster.left(), f"seed {seed}"
-    assert {"snapshot", "commit", "store", "late_write", "savepoint", "ask_pin", "output in flight"} <= seen
+    assert {"snapshot", "commit", "store", "late_write", "savepoint", "ask_pin", "rows of a cut"} <= seen

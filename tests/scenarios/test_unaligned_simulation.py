@@ -1,4 +1,5 @@
-"""The real engine under the real coordinator where barriers overtake batches: whatever goes wrong, each row once.
+"""The real engine under the real coordinator where rows go in the order of their arrival, and tasks cut wherever they
+stand: whatever goes wrong, each row once, also when the job goes on at another parallelism.
 
 As in ``test_engine_simulation`` the second half breaks one rule a test, and wants the oracles to notice.
 """
@@ -8,10 +9,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.engine.core.elements import Batch
-from penstock.engine.exchange.channel_state import ChannelPart
 from penstock.engine.exchange.channels import InputChannel
-from penstock.engine.runtime.checkpointing import Checkpointing, _PendingSnapshot
-from penstock.engine.runtime.task_builder import _Builder
+from penstock.engine.exchange.flight import FlightReader
+from penstock.engine.runtime import places
+from penstock.engine.sources.reader import SplitReader
 from support.engine_simulation_arrival import ARRIVAL, SHAPES, check, expected_rows, simulate, varied
 from support.sweeps import swept
 from support.trailer_flows import TRAILERS
@@ -37,7 +38,7 @@ def test_everything_that_matters_happens() -> None:
     seen: set[str] = set()
     for seed in range(66):
         seen |= simulate(seed).seen
-    assert seen >= {"unaligned", "input", "output", "restored input", "restored output", "kill_task", "restart_job"}
+    assert seen >= {"cut", "restored", "moves", "moved", "kill_task", "restart_job"}
 
 
 def first_caught(seeds: int = 200) -> str:
@@ -58,51 +59,80 @@ def _references_of_the_engine_as_it_is() -> None:
 
 
 def test_restore_that_forgets_what_consumers_had_not_read_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InputChannel, "refill", lambda self, batches: None)
-    assert "restored with 0" in first_caught()
+    put_back = InputChannel.put_back
+
+    def forgetful(self: InputChannel, elements, end, *, drained) -> None:
+        put_back(self, [each for each in elements if not isinstance(each, Batch)], end, drained=drained)
+
+    monkeypatch.setattr(InputChannel, "put_back", forgetful)
+    assert "missing" in first_caught()
 
 
 def test_restore_that_reads_twice_what_consumers_had_not_read_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    refill = InputChannel.refill
-    monkeypatch.setattr(InputChannel, "refill", lambda self, batches: refill(self, [*batches, *batches]))
-    assert "rows in flight of exchange" in first_caught()
+    put_back = InputChannel.put_back
+
+    def generous(self: InputChannel, elements, end, *, drained) -> None:
+        batches = [each for each in elements if isinstance(each, Batch)]
+        put_back(self, [*batches, *elements], end, drained=drained)
+
+    monkeypatch.setattr(InputChannel, "put_back", generous)
+    assert "extra" in first_caught()
 
 
 def test_restored_rows_that_are_not_handed_on_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The opening balance is told, and then the rows are lost."""
+    """They are counted, and then lost."""
+    put_back = InputChannel.put_back
 
-    def forgetful(self: InputChannel, batches: list[Batch]) -> None:
-        for batch in batches:
-            self.restored.add(batch)
+    def forgetful(self: InputChannel, elements, end, *, drained) -> None:
+        for each in elements:
+            if isinstance(each, Batch):
+                self.restored.add(each)
+        put_back(self, [each for each in elements if not isinstance(each, Batch)], end, drained=drained)
 
-    monkeypatch.setattr(InputChannel, "refill", forgetful)
+    monkeypatch.setattr(InputChannel, "put_back", forgetful)
     assert "do not balance" in first_caught()
 
 
-def test_restore_that_forgets_what_producers_had_not_sent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Builder, "_unsent", lambda self, edge: [])
-    assert "restored with 0" in first_caught()
+def test_restore_that_does_not_read_all_of_a_flight_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose rows are left out, and where they stood, does not matter: the coordinator counts them."""
+    take = FlightReader.take
+    monkeypatch.setattr(FlightReader, "take", lambda self, marks: take(self, list(marks)[:1]))
+    assert "and it was restored with" in first_caught()
 
 
 def test_cut_that_keeps_nothing_of_what_comes_before_the_last_barrier_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    record = Checkpointing._record
+    record = InputChannel.record
 
-    def hasty(self: Checkpointing, found: _PendingSnapshot, passed: dict[int, list[Batch]]) -> None:
-        record(self, found, passed)
-        found.recording.clear()
+    def hasty(self: InputChannel, checkpoint) -> None:
+        record(self, checkpoint)
+        self.recorded = None
 
-    monkeypatch.setattr(Checkpointing, "_record", hasty)
-    assert "do not balance" in first_caught()
+    monkeypatch.setattr(InputChannel, "record", hasty)
+    assert first_caught()
 
 
 def test_cut_that_is_told_twice_over_what_it_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = Checkpointing._parts
+    in_flight = places.in_flight
 
-    def generous(self: Checkpointing, found: _PendingSnapshot) -> tuple[ChannelPart, ...]:
-        found.inputs = {feed: batches * 2 for feed, batches in found.inputs.items()}
-        return parts(self, found)
+    def twice(elements):
+        found = list(in_flight(elements))
+        return [each for each in found if isinstance(each, Batch)] + found
 
-    monkeypatch.setattr(Checkpointing, "_parts", generous)
-    assert "rows of exchange" in first_caught()
+    monkeypatch.setattr(places, "in_flight", twice)
+    assert "extra" in first_caught()
+
+
+def test_source_that_forgets_what_was_looked_at_and_not_taken_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = SplitReader.capture
+
+    def forgetful(self: SplitReader):
+        head, self._head = self._head, None
+        try:
+            return capture(self)
+        finally:
+            self._head = head
+
+    monkeypatch.setattr(SplitReader, "capture", forgetful)
+    assert first_caught()

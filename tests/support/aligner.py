@@ -61,5 +61,4 @@ class Aligner:
 
 
 def _plain(outcome: Outcome[CheckpointId]) -> Alignment:
-    aligned = outcome.triggered.checkpoint if outcome.triggered else None
-    return Alignment(tuple(given_up.checkpoint for given_up in outcome.aborted), aligned)
+    return Alignment(tuple(given_up.checkpoint for given_up in outcome.aborted), outcome.triggered)

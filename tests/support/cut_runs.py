@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, CommitPermit, TaskId
 from penstock.engine.exchange import channels
-from penstock.engine.exchange.channel_state import Restored
 from penstock.engine.plan import rounds
 from penstock.engine.plan.plan import JobPlan
 from penstock.engine.runtime.checkpointing import TaskSnapshot
+from penstock.engine.runtime.restored import Restored
 from penstock.engine.runtime.task import Task
 from penstock.engine.scheduler import serial
 

@@ -90,7 +90,6 @@ class Host:
     def __init__(self) -> None:
         self.aligned_at: list = []
         self.gave_up: list = []
-        self.left: list = []
         self.windows: list = []
         self.errors: list = []
 
@@ -108,9 +107,6 @@ class Host:
 
     def prepared(self, driver, cut, committables):
         self.aligned_at.append((cut.barrier.checkpoint.number, cut.tables))
-
-    def committables_left(self, driver, checkpoint, committables):
-        self.left.append((checkpoint.number, committables))
 
     def rounds_proposed(self, driver, checkpoint, rounds):
         pass

@@ -1,4 +1,4 @@
-"""Simulated jobs whose order is that of arrival, with barriers that overtake batches.
+"""Simulated jobs whose order is that of arrival, of which checkpoints are cuts: at once, after a while, or never.
 
 What is compared are rows without their order, so the flows compute nothing that depends on it, but for the order within
 a lane, which stays even here. Sinks have a gate before them, so there is always something in flight.
@@ -15,14 +15,11 @@ from functools import cache
 from msgspec.structs import replace as changed
 
 from penstock.actors.audit.audit import make_audit
-from penstock.coordinator.model import events
-from penstock.coordinator.model.commands import DeployTask
-from penstock.coordinator.model.events import Event
 from penstock.engine.flow.flow import Flow, Stream
 from penstock.engine.plan.plan import JobPlan
-from penstock.engine.planner.overtaking import with_alignment
 from penstock.engine.planner.pipelines import plan_job
 from support.engine_simulation import FAULTS, INLINE, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
+from support.engine_simulation_cuts import CutSimulation
 from support.engine_simulation_flows import (
     JOB,
     LANES,
@@ -76,32 +73,24 @@ SHAPES = (*ARRIVAL, *TRAILERS, *FORWARDS)
 """Seeds draw among the first; those behind them have a test of their own."""
 
 
-def arrival_plan(shape: int, parallelism: int, disk: Disk, timeout: float | None) -> JobPlan:
-    """The plan of a shape, with rounds of a few rows."""
-    flow = Flow(JOB, lanes=LANES, parts=PARTS, order="arrival")
-    SHAPES[shape](disk, flow)
-    plan = with_alignment(plan_job(flow, parallelism), timeout)
-    sources = {id: replace(each, quota=each.quota and QUOTA) for id, each in plan.sources.items()}
-    return replace(plan, sources=sources)
+class ArrivalSimulation(CutSimulation):
+    """Every start of the job draws anew how long barriers may stand in order before tasks cut where they are
+    (``patience``; 0: they cut at once, None: never)."""
 
-
-class ArrivalSimulation(EngineSimulation):
-    """A job whose barriers overtake after one of ``timeouts``, which every start of the job draws anew."""
-
-    timeouts: tuple[float | None, ...] = (0.0,)
+    patience: tuple[float | None, ...] = (0.0,)
+    may_agree = True
 
     def _plan_for(self, parallelism: int) -> JobPlan:
-        return arrival_plan(self._shape, parallelism, self.disk, self.random.choice(self.timeouts))
+        flow = Flow(JOB, lanes=LANES, parts=PARTS, order="arrival")
+        SHAPES[self._shape](self.disk, flow)
+        plan = plan_job(flow, parallelism)
+        sources = {id: replace(each, quota=each.quota and QUOTA) for id, each in plan.sources.items()}
+        return replace(plan, sources=sources)
 
-    def check_report(self, event: Event) -> None:
-        if isinstance(event, events.TaskAcked):
-            self.seen |= {handle.holds.value for handle in event.state}
-            self.seen |= {"unaligned"} if event.timing.unaligned else set()
-        super().check_report(event)
-
-    def check_restore(self, order: DeployTask) -> None:
-        self.seen |= {f"restored {handle.holds.value}" for handle in order.state}
-        super().check_restore(order)
+    def _start_job(self) -> None:
+        timeout = self.random.choice(self.patience)
+        self._settings = replace(self._settings, unaligned=timeout is not None, alignment_timeout=timeout or 0.0)
+        super()._start_job()
 
 
 def rows_of(run: EngineSimulation) -> dict[str, Counter[object]]:
@@ -111,9 +100,9 @@ def rows_of(run: EngineSimulation) -> dict[str, Counter[object]]:
 
 @cache
 def expected_rows(shape: int) -> dict[str, Counter[object]]:
-    """What the flow writes if nothing goes wrong and nothing is overtaken."""
+    """What the flow writes if nothing goes wrong and nothing is cut."""
     simulation = ArrivalSimulation(0, shape, (1,), NO_FAULTS)
-    simulation.timeouts = (None,)
+    simulation.patience = (None,)
     return rows_of(simulation.run())
 
 
@@ -139,13 +128,13 @@ def varied(
     """The run of a seed: sizes, checkpoints and the number of faults differ, and every start draws a parallelism."""
     draw = random.Random(seed)
     sizes = Sizes(draw.choice((1, 1, 100, 10_000)), draw.choice((1, 3, 3, 100)))
-    settings = replace(SETTINGS, interval=draw.choice((0.02, 0.06, 0.06, 0.3)), unaligned=True)
+    settings = replace(SETTINGS, interval=draw.choice((0.02, 0.06, 0.06, 0.3)))
     patience = min(faults.patience, draw.choice((2, 8, 8, 25)))
     parallelism = tuple(range(1, WIDEST + 1)) if draw.randrange(2) else (draw.randrange(1, WIDEST + 1),)
     sizes = replace(sizes, inline=draw.choice(INLINE))
     shape = seed % len(ARRIVAL) if shape is None else shape
     run = make(seed, shape, parallelism, replace(faults, patience=patience), settings, sizes)
-    run.timeouts = timeouts
+    run.patience = timeouts
     return run
 
 

@@ -116,7 +116,7 @@ class Background:
         self._world = world
         self._waiting: list[Callable[[], None]] = []
 
-    def submit(self, work: Callable[[], None]) -> None:
+    def submit(self, work: Callable[[], None], *, is_extra: bool = False) -> None:
         self._waiting.append(work)
         self._world.work(lambda: self._do(work))
 

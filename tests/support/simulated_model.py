@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.coordinator.model.execution_graph import ExecutionGraph, Pattern, owned_lanes, pointwise_upstreams
-from penstock.engine.core.identity import Attempt, CheckpointId, Holds, TaskId
+from penstock.engine.core.identity import Attempt, CheckpointId, TaskId
 from penstock.engine.feed.state import SequencerState
 
 LANES = 8
@@ -87,8 +87,6 @@ class TaskState:
     #: Rows that wait for their round.
     held: list[Tagged] = field(default_factory=list)
     round: int = -1
-    #: Of an unaligned cut: rows in flight, by exchange and side. They go into files of their own.
-    channels: dict[tuple[str, Holds], list[Tagged]] = field(default_factory=dict)
     feed: SequencerState[FeedRows] | None = None
     #: Of a task that cut as a whole. It goes into a file of its own.
     flight: Flight | None = None

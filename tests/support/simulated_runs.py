@@ -18,8 +18,6 @@ from support.simulated_cluster import SimulatedCluster
 from support.simulated_cuts import CutTask
 from support.simulated_faults import NO_FAULTS, SETTINGS
 from support.simulated_flows import SHAPES, flows_for, that_cut
-from support.simulated_task import SimulatedTask
-from support.simulated_unaligned import UnalignedTask
 
 FORK_EVERY = 4
 """One in so many savepoints is tried."""
@@ -80,24 +78,21 @@ def check_fork(cluster: SimulatedCluster, seed: int) -> None:
 
 
 def cluster_for(seed: int) -> SimulatedCluster:
-    """Some seeds have several checkpoints in flight, some unaligned barriers, in some tasks cut as a whole, and they
-    keep more or fewer, or nothing when the job ends."""
+    """Some seeds have several checkpoints in flight, in some tasks cut as a whole, and they keep more or fewer, or
+    nothing when the job ends."""
     chance, flows = random.Random(seed), flows_for(seed)
-    unaligned = not flows[0].graph.deterministic and chance.random() < 0.5
     settings = replace(
         SETTINGS,
         max_concurrent=chance.choice((1, 1, 2, 3)),
         retained=chance.choice((1, 2, 3)),
-        unaligned=unaligned,
         max_drift=(1, 1, 2, 0)[seed // 14 % 4],
     )
     if not flows[0].feed and chance.random() < 0.4:  # what trainers have seen, nobody can take back
         settings = replace(settings, retention=RetentionPolicy.NEVER)
-    if flows[0].graph.deterministic and chance.random() < 0.5:
+    if chance.random() < 0.5:
         settings = replace(settings, unaligned=True, alignment_timeout=chance.choice((0, 0, 0.02)))
         return SimulatedCluster(seed, that_cut(flows), settings=settings, task_type=CutTask)
-    task_type = UnalignedTask if unaligned else SimulatedTask
-    return SimulatedCluster(seed, flows, settings=settings, task_type=task_type)
+    return SimulatedCluster(seed, flows, settings=settings)
 
 
 def simulate(seed: int) -> SimulatedCluster:

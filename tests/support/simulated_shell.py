@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from penstock.coordinator.model import commands, events
 from penstock.coordinator.model.commands import Command, DeployTask
 from penstock.coordinator.model.events import Failure
-from penstock.engine.core.identity import CheckpointId, Committable, Holds, Opening, StateHandle
+from penstock.engine.core.identity import CheckpointId, Committable, Holds, StateHandle
 from support.simulated_model import Row, TaskState
 
 if TYPE_CHECKING:
@@ -27,11 +27,7 @@ class TaskShell:
         restored = cluster.storage.restore(order.state, order.root)
         is_over = order.finished and cluster.random.random() < 0.5
         self.task = cluster.task_type(home.flow, order, cluster.channels, restored, is_over)
-        self._opening = tuple(
-            Opening(handle.operator, handle.holds, sum(held[1][0] in self.task.lanes for held in state.held))
-            for handle, state in zip(order.state, restored, strict=True)
-            if handle.is_channel_file and handle.holds is not Holds.FLIGHT
-        )
+        self._opening = sum(state.flight.rows for state in restored if state.flight is not None)
         self._told_data_ended = False
         self._told_finished = False
         #: Prepared and not told to be committed, oldest first: every acknowledgement lists them all.
@@ -118,8 +114,7 @@ class TaskShell:
             failure = Failure("the snapshot could not be written", retry=True)
             cluster.report(self.home, events.TaskDeclined(task.id, task.attempt, checkpoint, failure, cluster.now))
             return
-        flying = self._write_channels(checkpoint, state)
-        assert not (data_ended and any(each.holds is Holds.INPUT for each in flying)), f"{task.id} ended with input"
+        flying = self._write_flight(checkpoint, state)
         handles = () if task.is_over else (self._write(checkpoint, state), *flying)
         made, now = tuple(self._prepared), cluster.now
         acked = events.TaskAcked(task.id, task.attempt, checkpoint, handles, made, data_ended, now)
@@ -131,22 +126,15 @@ class TaskShell:
             place = self._cluster.storage.prepare(name, checkpoint, vertex, rows)
             self._prepared.append(Committable(vertex, len(rows), {"location": place}))
 
-    def _write_channels(self, checkpoint: CheckpointId, state: TaskState) -> tuple[StateHandle, ...]:
-        """The rows in flight at an unaligned cut: a file for each side of each exchange."""
-        channels, state.channels = state.channels, {}
-        handles = []
-        for (exchange, side), rows in channels.items() if not self.task.is_over else ():
-            place = f"{side.value}/{self.task.id}/{self.task.attempt}/{checkpoint}/{exchange}"
-            handles.append(StateHandle(exchange, place, 1, len(rows), side))
-            self._cluster.storage.files[place] = TaskState(held=rows)
-            self._cluster.seen.add(f"{side.value} in flight")
+    def _write_flight(self, checkpoint: CheckpointId, state: TaskState) -> tuple[StateHandle, ...]:
+        """What the task was in the middle of, if it cut as a whole."""
         flight, state.flight = state.flight, None
-        if flight is not None and not self.task.is_over:
-            place = f"flight/{self.task.id}/{self.task.attempt}/{checkpoint}"
-            handles.append(StateHandle(self.task.id.vertex, place, 1, flight.rows, Holds.FLIGHT))
-            self._cluster.storage.files[place] = TaskState(flight=flight)
-            self._cluster.seen.add("rows of a cut" if flight.rows else "cut")
-        return tuple(handles)
+        if flight is None or self.task.is_over:
+            return ()
+        place = f"flight/{self.task.id}/{self.task.attempt}/{checkpoint}"
+        self._cluster.storage.files[place] = TaskState(flight=flight)
+        self._cluster.seen.add("rows of a cut" if flight.rows else "cut")
+        return (StateHandle(self.task.id.vertex, place, 1, flight.rows, Holds.FLIGHT),)
 
     def _write(self, checkpoint: CheckpointId, state: TaskState) -> StateHandle:
         """A new file, or the last one again if nothing has changed since and a checkpoint is known to hold it."""

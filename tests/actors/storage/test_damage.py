@@ -32,8 +32,8 @@ from penstock.coordinator.model.manifest import Claim, Ended, LogEntry, Manifest
 from penstock.coordinator.model.records import encode_record
 from penstock.coordinator.model.split_sets import NoMoreSets, SetAdded, SetPosition, SplitRef, WindowEnded
 from penstock.engine.core.errors import DamagedFileError, PenstockError
-from penstock.engine.core.identity import Attempt, CheckpointId, Committable, Holds, StateHandle, TaskId
-from penstock.engine.exchange.channel_state import ChannelPart
+from penstock.engine.core.identity import Attempt, CheckpointId, Committable, StateHandle, TaskId
+from penstock.engine.exchange.flight import Flight
 from penstock.engine.feed.digests import DigestRun
 from penstock.engine.files.listing import InputFile
 from penstock.engine.integrity.checksums import digest
@@ -70,10 +70,10 @@ def state_file(folder: Path) -> Stored:
     return Stored(folder / handle.location, handle.location, lambda: files.read([handle]), True)
 
 
-def channel_file(folder: Path) -> Stored:
+def flight_file(folder: Path) -> Stored:
     files = SnapshotFiles(str(folder), JOB, inline=0)
-    (handle,) = files.write(TASK, CHECKPOINT, ATTEMPT, {}, [ChannelPart("hash", Holds.INPUT, TABLE)])
-    return Stored(folder / handle.location, handle.location, lambda: files.read_channels([handle]), True)
+    (handle,) = files.write(TASK, CHECKPOINT, ATTEMPT, {}, Flight(b"where each thing stood"))
+    return Stored(folder / handle.location, handle.location, lambda: files.read_flight([handle]), True)
 
 
 def savepoint_order(folder: Path) -> tuple[StateHandle, StoreSavepoint]:
@@ -205,7 +205,7 @@ def inputs(folder: Path) -> Stored:
 AT = SetPosition(number=0)
 KINDS: dict[str, Callable[[Path], Stored]] = {
     "state": state_file,
-    "channel": channel_file,
+    "flight": flight_file,
     "savepoint": savepoint,
     "savepoint note": savepoint_note,
     "savepoint part": savepoint_part,

@@ -11,8 +11,7 @@ from pyarrow import feather
 from penstock.actors.storage.snapshots import SnapshotFiles
 from penstock.actors.storage.state_file import INLINE_BYTES
 from penstock.engine.core.errors import StorageError
-from penstock.engine.core.identity import Attempt, CheckpointId, Holds, StateHandle, TaskId
-from penstock.engine.exchange.channel_state import ChannelPart
+from penstock.engine.core.identity import Attempt, CheckpointId, StateHandle, TaskId
 from penstock.engine.exchange.flight import Flight
 from support.small_disk import KINDS, small_disk
 
@@ -79,14 +78,14 @@ def test_other_process_reads_what_was_written(snapshots: SnapshotFiles, tmp_path
 
 
 def test_task_writes_one_file_whatever_is_new(snapshots: SnapshotFiles, tmp_path: Path) -> None:
-    parts = [ChannelPart("hash", holds, lanes(4, 5)) for holds in (Holds.INPUT, Holds.OUTPUT)]
-    handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1, 2), "count": lanes(5)}, parts)
+    flight = Flight(b"place", (lanes(4, 5),))
+    handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1, 2), "count": lanes(5)}, flight)
     (path,) = files_below(tmp_path)
     assert {handle.location for handle in handles} == {path.relative_to(tmp_path).as_posix()}
     assert [handle.offset % 64 for handle in handles] == [0] * 4
     assert handles[-1].offset + handles[-1].bytes == path.stat().st_size
     assert snapshots.read(handles) == {"read": lanes(1, 2), "count": lanes(5)}
-    assert snapshots.read_channels(handles) == {("hash", part.holds): part.table for part in parts}
+    assert snapshots.read_flight(handles) == flight
     read_alone = pa.ipc.open_file(path.read_bytes()[handles[1].offset :][: handles[1].bytes]).read_all()
     assert read_alone == lanes(5)
 
@@ -95,20 +94,20 @@ def test_task_writes_one_file_whatever_is_new(snapshots: SnapshotFiles, tmp_path
 @pytest.mark.parametrize("tables", [(), (lanes(1), pa.table({"other": ["x", None]})), (lanes(1).slice(1),)])
 def test_flight_comes_back(tmp_path: Path, inline: int, tables: tuple[pa.Table, ...]) -> None:
     snapshots = SnapshotFiles(str(tmp_path), "delays", inline)
-    handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1)}, (), Flight(b"\x00place", tables))
+    handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1)}, Flight(b"\x00place", tables))
     assert snapshots.read_flight(handles) == Flight(b"\x00place", tables)
-    assert (snapshots.read(handles), snapshots.read_channels(handles)) == ({"read": lanes(1)}, {})
+    assert snapshots.read(handles) == {"read": lanes(1)}
     assert snapshots.read_flight(snapshots.write(TASK, SECOND, ATTEMPT, {"read": lanes(1)})) is None
     assert len(files_below(tmp_path)) == (2 if inline == 0 else 0)
 
 
 def test_little_state_needs_no_file(tmp_path: Path) -> None:
     snapshots = SnapshotFiles(str(tmp_path), "delays")
-    parts = [ChannelPart("hash", Holds.INPUT, lanes(4))]
-    handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1, 2), "count": lanes(5)}, parts)
+    flight = Flight(b"place", (lanes(4),))
+    handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1, 2), "count": lanes(5)}, flight)
     assert not files_below(tmp_path)
     assert snapshots.read(handles) == {"read": lanes(1, 2), "count": lanes(5)}
-    assert snapshots.read_channels(handles) == {("hash", Holds.INPUT): lanes(4)}
+    assert snapshots.read_flight(handles) == flight
     assert sum(len(handle.inline) for handle in handles) <= INLINE_BYTES
     snapshots.delete(handles)
     snapshots.completed(TASK, FIRST)

@@ -11,12 +11,14 @@ from penstock.coordinator.checkpoint.row_accounts import imbalance
 from penstock.coordinator.model.commands import (
     AbortCheckpoint,
     CopySavepoint,
+    DiscardState,
     EndJob,
     ProposeRound,
     StopTask,
     TriggerCheckpoint,
 )
 from penstock.coordinator.model.events import (
+    DataEnded,
     RoundProposed,
     SavepointRequested,
     StopRequested,
@@ -32,7 +34,7 @@ from penstock.coordinator.model.settings import Settings
 from penstock.coordinator.restore.stored_channels import check_channels
 from penstock.coordinator.restore.stored_state import StoredState
 from penstock.engine.core.identity import Account, BarrierKind, CheckpointId, Holds, StateHandle, Tally, TaskId
-from support.coordinator_driver import A1, FIRST, SECOND, SINK, SOURCE, CoordinatorDriver, two_stages
+from support.coordinator_driver import A1, FIRST, SECOND, SINK, SOURCE, CoordinatorDriver, handle, two_stages
 
 CUTS = Settings(unaligned=True)
 FLYING = StateHandle("source", "flight", 10, 3, Holds.FLIGHT)
@@ -120,6 +122,28 @@ def test_flight_goes_to_its_own_subtask() -> None:
     assert FLYING in stored.of(SOURCE)
     assert FLYING not in stored.of(SINK)
     assert FLYING not in stored.of(TaskId("source", 1))
+
+
+def test_finished_task_hands_its_state_on_but_not_what_it_had_in_flight() -> None:
+    """It has finished, so all that it sent was processed: restored again, it would be repeated."""
+    driver = cutting(replace(CUTS, interval=1.0, retained=1))
+    driver.tell(DataEnded(SOURCE, A1, 0.5))
+    driver.pass_time(1.0)
+    driver.tell(TaskAcked(SOURCE, A1, FIRST, (handle(SOURCE, FIRST, A1), FLYING), (), True, 1.0))
+    driver.stored(driver.ack(SINK, FIRST)[-1])
+    assert FLYING in StoredState(newest(driver), driver.graph).of(SOURCE)
+    driver.tell(TaskCommitted(SOURCE, A1, FIRST, 1.1))
+    driver.tell(TaskFinished(SOURCE, A1, 1.2))
+    driver.pass_time(2.0)
+    orders = driver.stored(driver.ack(SINK, SECOND)[-1])
+    assert newest(driver).checkpoint == SECOND
+    (source,) = [state for state in newest(driver).tasks if state.task == SOURCE]
+    assert source.state == (handle(SOURCE, FIRST, A1),)
+    assert FLYING in [each for order in orders if isinstance(order, DiscardState) for each in order.handles]
+
+
+def newest(driver: CoordinatorDriver) -> Manifest:
+    return [entry for entry in driver.log if isinstance(entry, Manifest)][-1]
 
 
 def test_another_shape_is_refused_only_if_something_is_in_flight() -> None:

@@ -7,7 +7,7 @@ import pytest
 from penstock.coordinator.checkpoint.row_accounts import imbalance, opening_failure
 from penstock.coordinator.model.commands import Command, EndJob, StartTask, StoreEntry
 from penstock.coordinator.model.events import TaskAcked, TaskDeployed, TaskLost
-from penstock.engine.core.identity import Account, Holds, Opening, StateHandle, Tally
+from penstock.engine.core.identity import Account, Holds, StateHandle, Tally
 from support.coordinator_driver import A1, A2, FIRST, SINK, SOURCE, handle, in_checkpoint
 
 TEN = Tally(10, 2, 77)
@@ -18,14 +18,18 @@ def account(**changed: Tally | None) -> Account:
     return Account("exchange", "gather-1", **parts)  # type: ignore[arg-type]
 
 
-def said(account: Account, rows: int = 3) -> str:
-    files = (StateHandle("gather-1", "x", 1, rows, Holds.INPUT), StateHandle("sum", "y", 1, 99))
+FLIGHT = StateHandle("sink", "x", 1, 4, Holds.FLIGHT)
+"""Three rows, and one that says where they stood."""
+
+
+def said(account: Account, *flights: StateHandle) -> str:
+    files = (*flights, StateHandle("sum", "y", 1, 99))
     failure = imbalance(FIRST, SINK, (account,), files)
     return "" if failure is None else failure.message
 
 
 def test_sums_of_checksums_wrap_around() -> None:
-    assert said(account()) == ""
+    assert said(account(), FLIGHT) == ""
 
 
 @pytest.mark.parametrize(
@@ -40,20 +44,19 @@ def test_sums_of_checksums_wrap_around() -> None:
     ],
 )
 def test_rows_batches_and_checksums_must_agree(changed: dict[str, Tally | None]) -> None:
-    assert "'gather-1' at sink[0] do not balance" in said(account(**changed))
+    assert "'gather-1' at sink[0] do not balance" in said(account(**changed), FLIGHT)
 
 
-def test_what_is_in_flight_is_in_the_channel_files() -> None:
-    assert "3 rows of exchange 'gather-1' in flight, and wrote 2" in said(account(), rows=2)
+def test_rows_are_in_flight_only_at_a_task_that_wrote_them() -> None:
+    assert "3 rows of exchange 'gather-1' in flight, and wrote none" in said(account())
 
 
 def test_rows_in_flight_are_restored_once_each() -> None:
-    files = [StateHandle("x", "a", 1, 3, Holds.INPUT), StateHandle("x", "b", 1, 4, Holds.INPUT)]
-    whole = [Opening("x", Holds.INPUT, 5), Opening("x", Holds.INPUT, 2)]
-    assert opening_failure(files, whole) is None
-    assert opening_failure([], []) is None
-    for wrong in (whole[:1], [*whole, *whole], []):
-        assert opening_failure(files, wrong) is not None
+    files = [FLIGHT, StateHandle("sink", "x", 1, 6, Holds.FLIGHT), StateHandle("sum", "y", 1, 99)]
+    assert opening_failure(SINK, files, 10) is None
+    assert opening_failure(SINK, [], 0) is None
+    for wrong in (4, 20, 0):
+        assert opening_failure(SINK, files, wrong) is not None
 
 
 def acknowledged(*ledger: Account) -> list[Command]:
@@ -77,14 +80,13 @@ def test_checkpoint_that_does_not_balance_ends_the_job_instead_of_being_stored()
 
 
 def test_region_that_was_not_restored_with_what_was_in_flight_is_not_started() -> None:
-    for rows, starts in ((3, True), (2, False)):
+    for rows, starts in ((4, True), (3, False)):
         driver = in_checkpoint()
         driver.ack(SOURCE, FIRST)
-        files = (StateHandle("gather-1", "x", 1, 3, Holds.INPUT),)
-        driver.stored(driver.tell(TaskAcked(SINK, A1, FIRST, files, (), False, driver.now))[-1])
+        driver.stored(driver.tell(TaskAcked(SINK, A1, FIRST, (FLIGHT,), (), False, driver.now))[-1])
         driver.tell(TaskLost(SINK, A1, "gone", driver.now))
         driver.pass_time(1000.0)
         driver.tell(TaskDeployed(SOURCE, A2, driver.now))
-        orders = driver.tell(TaskDeployed(SINK, A2, driver.now, opening=(Opening("gather-1", Holds.INPUT, rows),)))
+        orders = driver.tell(TaskDeployed(SINK, A2, driver.now, opening=rows))
         assert any(isinstance(order, StartTask) for order in orders) == starts
         assert any(isinstance(order, EndJob) for order in orders) != starts

@@ -14,8 +14,8 @@ from penstock.engine.exchange.input_gate import ArrivalInputGate, InputGate, Uno
 from penstock.engine.runtime.driver import Driver
 from penstock.engine.runtime.operator_chain import OperatorInstance
 from penstock.engine.runtime.orders import AbortCheckpoint
+from support.barrier_rig import BarrierRig
 from support.driver_rig import ATTEMPTS, Double, Host, barrier, batch
-from support.overtaking_rig import OvertakingRig, timed
 
 FIRST = CheckpointId(1, 1)
 
@@ -24,51 +24,27 @@ def barriers(sent: list) -> list[int]:
     return [element.checkpoint.number for element in sent if isinstance(element, Barrier)]
 
 
-def test_timer_that_runs_out_after_an_old_barrier_was_seen_cuts_the_newer_checkpoint() -> None:
-    rig = OvertakingRig(Double())
-    rig.send(timed(2, 5.0), feed=0)
-    rig.run(now=0.0)
-    rig.send(timed(1, 5.0), feed=1)
-    assert barriers(rig.run(now=1.0)) == []
-    assert barriers(rig.run(now=5.0)) == [2]
-    rig.send(timed(2, 5.0), feed=1)
-    rig.run(now=6.0)
-    assert list(rig.host.cuts) == [2]
-
-
-def test_old_barrier_leaves_the_one_that_is_to_overtake_where_it_is() -> None:
-    rig = OvertakingRig(Double(), feeds=1, credit=1)
-    rig.send(batch(0, 0, 1), timed(1, 50.0), batch(0, 1, 2), batch(0, 2, 3), timed(2, 5.0))
-    rig.run(now=0.0)
-    assert rig.driver.checkpointing.deadline == 5.0
-    rig.output._credit = 1
-    rig.run(now=1.0)
-    assert barriers(rig.run(now=5.0)) == [2]
-
-
 @pytest.mark.parametrize("first", range(0, 400, 100))
-def test_barriers_with_a_timeout_behind_those_of_a_checkpoint_that_was_given_up(first: int) -> None:
+def test_barriers_behind_those_of_a_checkpoint_that_was_given_up(first: int) -> None:
     """On each feed rows, a barrier, rows, the next one; the first checkpoint is given up; rows leave one a second."""
     for seed in range(first, first + 100):
         draw = random.Random(seed)
         feeds = draw.randint(2, 3)
-        rig, now, sent = OvertakingRig(Double(), feeds=feeds, credit=1), 0.0, []
+        rig, now, sent = BarrierRig(Double(), feeds=feeds, credit=1), 0.0, []
         for feed in range(feeds):
-            rig.send(*[batch(0, feed, n) for n in range(draw.randint(0, 4))], timed(1, 50.0), feed=feed)
-        for _ in range(draw.randint(0, 2)):
+            rig.send(*[batch(0, feed, n) for n in range(draw.randint(0, 4))], EndOfRound(0), barrier(1), feed=feed)
+        for _ in range(draw.randint(0, 4)):
             sent += rig.run(now)
             now, rig.output._credit = now + 1, 1
         rig.driver.send(AbortCheckpoint(FIRST))
         sent += rig.run(now)
         for feed in range(feeds):
-            rig.send(*[batch(0, feed, n) for n in range(draw.randint(0, 4))], timed(2, 5.0), feed=feed)
+            rig.send(*[batch(1, feed, n) for n in range(draw.randint(0, 4))], EndOfRound(1), barrier(2), feed=feed)
         for _ in range(draw.randint(0, 14)):
             now, rig.output._credit = now + 1, 1
             sent += rig.run(now)
         rig.output._credit = 1 << 20
-        for _ in range(3):
-            now += 1
-            sent += rig.run(now)
+        sent += rig.run(now)
         told = [1, 2] if 1 in rig.host.cuts else [2]
         assert list(rig.host.cuts) == barriers(sent) == told, f"seed {seed}"
 

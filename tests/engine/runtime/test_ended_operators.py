@@ -11,11 +11,11 @@ from penstock.engine.core.elements import FINAL_ROUND, Batch, EndOfData, EndOfRo
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.core.identity import EndedLanes, TaskId
 from penstock.engine.core.operator import LANE, exhaust
-from penstock.engine.exchange.channel_state import Restored
 from penstock.engine.flow.flow import Flow
 from penstock.engine.plan.plan import JobPlan
 from penstock.engine.planner.pipelines import plan_job
 from penstock.engine.runtime.operator_chain import Division, EndedOperator, divide, ended_lanes
+from penstock.engine.runtime.restored import Restored
 from support.driver_rig import batch, rows
 from support.engine_simulation_flows import Disk, DiskSink, numbers
 from support.operator_harness import Collected
@@ -90,7 +90,7 @@ def test_cut_says_which_operators_have_finished() -> None:
 def restored_at_the_end(finished: bool = False) -> tuple[Owner, Owner]:
     first = Owner(flow_of(2), SOURCE).run().trigger(1).run()
     taken = first.snapshots[1]
-    return first, Owner(flow_of(2), SOURCE, Restored(taken.tables, {}, taken.ended, finished))
+    return first, Owner(flow_of(2), SOURCE, Restored(taken.tables, taken.ended, finished))
 
 
 def test_operator_that_had_finished_passes_the_end_on_and_keeps_its_state() -> None:
@@ -127,7 +127,7 @@ def test_at_another_parallelism_an_operator_finishes_for_the_lanes_that_had_not(
             tables[operator].append(table)
     assert over == [EndedLanes("parts", 0, 2)]
     state = {operator: pa.concat_tables(parts) for operator, parts in tables.items()}
-    alone = Owner(flow_of(1), SOURCE, Restored(state, {}, tuple(over))).run()
+    alone = Owner(flow_of(1), SOURCE, Restored(state, tuple(over))).run()
     assert trailers(alone) == [2, 3]
     taken = alone.trigger(2).run().snapshots[2]
     assert sorted(taken.tables["parts"].column(LANE).to_pylist()) == [0, 1, 2, 3]
@@ -141,7 +141,7 @@ def test_what_is_emitted_at_the_end_for_a_lane_that_had_ended_is_dropped() -> No
     division = Division(stage.lanes_of(0), frozenset({1, 2}), over=False)
     assert division.hull == range(4)
     state = {LANE: pa.array([1, 2], pa.int32()), "rows": pa.array([1, 3], pa.int64())}
-    restored = Restored({"parts": pa.table(state)}, {}, ended(("parts", 1, 3)))
+    restored = Restored({"parts": pa.table(state)}, ended(("parts", 1, 3)))
     owner = Owner(flow, SOURCE, restored).run()
     assert trailers(owner) == [0, 3]
 
