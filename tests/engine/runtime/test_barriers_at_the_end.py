@@ -80,7 +80,7 @@ class Job:
 class InPlace:
     """What the sink writes is written at once."""
 
-    def submit(self, work: Callable[[], None]) -> None:
+    def submit(self, work: Callable[[], None], *, is_extra: bool = False) -> None:
         work()
 
     def release(self, *, wait: bool) -> None: ...
