@@ -174,7 +174,7 @@ def test_heir_may_have_a_sink_less_where_the_flow_may_change(tmp_path: Path) -> 
 
     job = ps.run_local(forked(400, True), checkpoints=often(tmp_path / "state"))
     job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
-    saved = job.stop(savepoint=tmp_path / "saved", timeout=PATIENCE)
+    saved = job.stop(savepoint=tmp_path / "saved", timeout=PATIENCE, aligned=True)
     heir = {"checkpoints": often(tmp_path / "b"), "from_snapshot": saved.path}
     ps.run_local(forked(0, False), allow_changes=True, **heir).wait(PATIENCE)
     assert read(tmp_path / "out") == list(range(ROWS))
@@ -188,7 +188,7 @@ def test_heir_whose_sink_has_another_name_is_told_so(tmp_path: Path) -> None:
 
     job = ps.run_local(named("first", 400), checkpoints=often(tmp_path / "state"))
     job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
-    saved = job.stop(savepoint=tmp_path / "saved", timeout=PATIENCE)
+    saved = job.stop(savepoint=tmp_path / "saved", timeout=PATIENCE, aligned=True)
     heir = {"checkpoints": often(tmp_path / "b"), "from_snapshot": saved.path, "allow_changes": True}
     with pytest.raises(ConfigurationError, match="was written by sink first, and second has written") as caught:
         ps.run_local(named("second"), **heir).wait(PATIENCE)
