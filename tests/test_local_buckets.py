@@ -167,7 +167,7 @@ def feeding(bucket: str) -> ps.Flow:
 def test_feed_goes_on_and_is_replayed_from_checkpoints_in_a_bucket(buckets: BucketTwin, bucket: str) -> None:
     fill(buckets, bucket)
     whole = batches_of(feeding(bucket))
-    kept = ps.Checkpoints(f"gs://{bucket}/state", every=None, retained=9)
+    kept = ps.Checkpoints(f"gs://{bucket}/state", every=None, retained=9, alignment="aligned")
     found: list[list[object]] = []
     for ranks in (1, 2, 4):
         job = ps.run_local(feeding(bucket), checkpoints=kept)

@@ -133,7 +133,7 @@ def test_job_that_runs_meanwhile_is_not_disturbed(inputs, tmp_path):
 
 
 def test_model_keeps_a_checkpoint_to_begin_with_and_says_what_it_skips(inputs, tmp_path):
-    job = ps.run_local(flow_of(inputs), checkpoints=tmp_path)
+    job = ps.run_local(flow_of(inputs), checkpoints=ps.Checkpoints(tmp_path, alignment="aligned"))
     reader = job.feed().skip(range(6, 8)).reader(timeout=60)
     take(reader, 8)
     reader.commit("model")

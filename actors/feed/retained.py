@@ -8,6 +8,8 @@ Rules:
    the one whose feed has come farthest. Batches are counted over all epochs.
 3. A copy is one of the part of the flow that leads to the feed: state of other operators is left out, and so is
    everything that sinks have prepared. Tasks that had finished read their ends again.
+4. A checkpoint with rows in flight serves nobody: they belong to the job's own plan, and a batch without them would be
+   another one. So a job that takes cuts is replayed from the aligned ones that it has, or from its beginning.
 """
 
 from __future__ import annotations
@@ -114,10 +116,11 @@ class JobFolder:
         )
 
     def checkpoints(self, feed: str, schema: pa.Schema, batch_size: int, drop_last: bool) -> list[Retained]:
-        """Those that are there, the one whose feed has come farthest first. ``schema``: of the feed's rows."""
+        """Those that are there and have nothing in flight, the one whose feed has come farthest first. ``schema``: of
+        the feed's rows."""
         found = []
         for entry in self._entries:
-            if isinstance(entry, Manifest):
+            if isinstance(entry, Manifest) and not holds_rows_in_flight(entry):
                 try:
                     found.append(self._retained(entry, feed, schema, batch_size, drop_last))
                 except StorageError:
@@ -135,6 +138,11 @@ class JobFolder:
         state = read_state(table, schema)
         grid = batch_size, drop_last
         return Retained(manifest, root, state.position, state.first_batch(*grid), state.next_batch(*grid))
+
+
+def holds_rows_in_flight(manifest: Manifest) -> bool:
+    """Rule 4."""
+    return any(handle.is_channel_file for task in manifest.tasks for handle in task.state)
 
 
 def copied(kept: Retained, job: str, operators: frozenset[str], folder: str, adapt: Adapt) -> Start | None:
