@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from ...coordinator.model.manifest import Claim, LogEntry, Manifest, TaskState, reweights_in
 from ...coordinator.restore.finished_check import FinishedState
+from ...coordinator.restore.stored_channels import flights
 from ...coordinator.restore.stored_state import Snapshot
 from ...engine.core.errors import ConfigurationError, StorageError
 from ...engine.core.identity import Reweight, StateHandle
@@ -120,7 +121,7 @@ class JobFolder:
         the feed's rows."""
         found = []
         for entry in self._entries:
-            if isinstance(entry, Manifest) and not holds_rows_in_flight(entry):
+            if isinstance(entry, Manifest) and not flights(entry):  # rule 4
                 try:
                     found.append(self._retained(entry, feed, schema, batch_size, drop_last))
                 except StorageError:
@@ -138,11 +139,6 @@ class JobFolder:
         state = read_state(table, schema)
         grid = batch_size, drop_last
         return Retained(manifest, root, state.position, state.first_batch(*grid), state.next_batch(*grid))
-
-
-def holds_rows_in_flight(manifest: Manifest) -> bool:
-    """Rule 4."""
-    return any(handle.is_channel_file for task in manifest.tasks for handle in task.state)
 
 
 def copied(kept: Retained, job: str, operators: frozenset[str], folder: str, adapt: Adapt) -> Start | None:
