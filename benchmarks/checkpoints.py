@@ -4,6 +4,7 @@ Run it as ``python benchmarks/checkpoints.py``; the result goes to ``benchmarks/
 
 - *pressure* (``checkpoint_pressure.py``): jobs that cannot keep up; seconds from trigger to complete, and to visible.
 - *state* (``checkpoint_state.py``): bytes, seconds and the tasks' pause by the number of keys, and seconds to resume.
+- *parts* (``checkpoint_parts.py``): bytes and processor seconds of states in parts: aggregates, distinct, joins.
 - *recovery*: the same on Ray, where the process that holds the state is killed.
 - *cost*: processor time by interval (``checkpoint_work.py``).
 - *control*: the same of a job that has next to nothing to do, at one checkpoint a second and one in ten
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from checkpoint_control import control_rows
+from checkpoint_parts import CONFIGS, stored_in_parts
 from checkpoint_pressure import JOBS, SECONDS, pressed
 from checkpoint_state import Sized, sized_job
 from checkpoint_work import cost_rows
@@ -30,6 +32,7 @@ from house_sides import Side
 from harness import Row, make_row, report, results_folder, sized
 
 AIM_COMPLETE, AIM_VISIBLE, AIM_PAUSE, AIM_CHANGED, AIM_RECOVERED = 0.5, 2.0, 0.05, 0.05, 1.0
+AIM_RESTORE = 1.3
 QUICK_KEYS, FULL_KEYS = sized(((100_000, 1_000_000), (100_000, 1_000_000, 10_000_000)), ((10_000,), (10_000,)))
 LEAST = 1e-6
 
@@ -53,6 +56,26 @@ def pressure_rows(options: argparse.Namespace) -> list[Row]:
 def state_rows(options: argparse.Namespace) -> list[Row]:
     """Embedded."""
     return [row for keys in _keys(options) for row in _sized_rows(keys, sized_job(keys), "resume")]
+
+
+def parts_rows(options: argparse.Namespace) -> list[Row]:
+    """In this process, by operator."""
+    return [row for rows in _keys(options) for name in CONFIGS for row in _parts_of(name, rows)]
+
+
+def _parts_of(name: str, rows: int) -> list[Row]:
+    found = stored_in_parts(name, rows)
+    print(f"{name}, {rows:,} rows: {found}", flush=True)
+    work, share, aim = f"{name}, {rows:,} rows", AIM_CHANGED, "5 % of a full one"
+    again = found.restarted_bytes / 1e6
+    restored, full = found.restore_seconds, AIM_RESTORE * found.restore_full_seconds
+    return [
+        _beside(f"{work}: 1 % new, bytes", found.changed_bytes / 1e6, found.full_bytes * share / 1e6, "MB", aim),
+        _beside(f"{work}: 1 % new, processor", found.changed_seconds, found.full_seconds * share, peer=aim),
+        _beside(f"{work}: 1 % new, pause", found.pause, AIM_PAUSE),
+        _beside(f"{work}: restore, processor", restored, full, peer="1.3 times a full one"),
+        _beside(f"{work}: first behind it, bytes", again, found.full_bytes * share / 1e6, "MB", aim),
+    ]
 
 
 def recovery_rows(options: argparse.Namespace) -> list[Row]:
@@ -106,6 +129,7 @@ def flink_rows(options: argparse.Namespace) -> list[Row]:
 PARTS: dict[str, Callable[[Any], list[Row]]] = {
     "pressure": pressure_rows,
     "state": state_rows,
+    "parts": parts_rows,
     "recovery": recovery_rows,
     "cost": lambda options: cost_rows(3 if options.full else 1),
     "control": lambda options: control_rows(3 if options.full else 1),

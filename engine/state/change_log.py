@@ -211,19 +211,43 @@ def _applied(parts: Sequence[pa.Table]) -> pa.Table:
     numbers = latest.column(ROW).to_numpy()
     latest = latest.drop_columns([ROW])
     old = int(np.searchsorted(numbers, base.num_rows))
-    mask = np.zeros(base.num_rows, dtype=bool)
-    mask[numbers[:old]] = True
     pairs = zip(base.columns, latest.slice(0, old).columns, strict=True)
-    columns = [_replaced(column, mask, values.combine_chunks()) for column, values in pairs]
+    columns = [_replaced(column, numbers[:old], values.combine_chunks()) for column, values in pairs]
     table = pa.Table.from_arrays(columns, schema=base.schema)
     return pa.concat_tables([table, latest.slice(old)], promote_options="default")
 
 
-def _replaced(column: pa.ChunkedArray, mask: Any, values: pa.Array) -> pa.ChunkedArray:
-    """The column with these values, in order, where the mask is true. Arrow has no faster way for every type."""
-    if not pa.types.is_dictionary(column.type):
-        with suppress(pa.ArrowNotImplementedError):
-            return pc.replace_with_mask(column, pa.array(mask), values)
+def _replaced(column: pa.ChunkedArray, numbers: Any, values: pa.Array) -> pa.ChunkedArray | pa.Array:
+    """The column with these values, in order, at these places. Arrow has no fast way for every type. Mostly there are
+    columns that never change, as keys: these are not copied."""
+    type = column.type
+    if _says_equal(type) and column.take(pa.array(numbers)).combine_chunks().equals(values):
+        return column
+    if len(numbers) and not column.null_count and not values.null_count and _is_fixed(type):
+        replaced = np.concatenate([_numbers(chunk) for chunk in column.chunks])
+        replaced[numbers] = _numbers(values)
+        return pa.Array.from_buffers(type, len(replaced), [None, pa.py_buffer(replaced)])
     places = np.arange(len(column))
-    places[mask] = np.arange(len(column), len(column) + len(values))
+    if not pa.types.is_dictionary(type):
+        with suppress(pa.ArrowNotImplementedError):
+            mask = np.zeros(len(column), dtype=bool)
+            mask[numbers] = True
+            return pc.replace_with_mask(column, pa.array(mask), values)
+    places[numbers] = np.arange(len(column), len(column) + len(values))
     return pa.chunked_array([*column.chunks, values]).unify_dictionaries().combine_chunks().take(pa.array(places))
+
+
+def _says_equal(type: pa.DataType) -> bool:
+    """Whether values that Arrow calls equal are the same bits: not so zeros with a sign."""
+    return not (pa.types.is_floating(type) or pa.types.is_nested(type) or pa.types.is_dictionary(type))
+
+
+def _is_fixed(type: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(type)) and type.bit_width in (8, 16, 32, 64)
+
+
+def _numbers(values: pa.Array) -> Any:
+    """What lies there, whatever it means."""
+    width = values.type.bit_width // 8
+    content = np.frombuffer(values.buffers()[1] or b"", dtype=f"u{width}")
+    return content[values.offset : values.offset + len(values)]

@@ -157,7 +157,18 @@ def test_rows_are_made_once_and_let_go_of() -> None:
     ],
 )
 def test_changes_of_every_type_are_put_into_their_base(type: pa.DataType, value: object) -> None:
+    full = pa.table({"value": pa.array([value] * 3, type), "at": pa.array([7, 8, 9], pa.int16())}).slice(1)
+    new = pa.table({"value": pa.array([value], type), "at": pa.array([1], pa.int16()), ROW: pa.array([1])})
+    (state,) = states_of([pa.concat_tables([full.slice(0, 1), full.slice(1)]), new])
+    assert state.to_pydict() == {"value": [value, value], "at": [8, 1]}
     base = pa.table({"value": pa.nulls(3, type)})
     changes = pa.table({"value": pa.array([value, value], type), ROW: pa.array([1, 3])})
     (state,) = states_of([base, changes])
     assert state.column("value").to_pylist() == [None, value, None, value]
+
+
+def test_a_zero_that_changes_its_sign_is_a_change() -> None:
+    base = pa.table({"value": [0.0, 1.0], "key": [1, 2]})
+    (state,) = states_of([base, pa.table({"value": [-0.0], "key": [1], ROW: [0]})])
+    assert str(state.column("value")[0].as_py()) == "-0.0"
+    assert state.column("key").to_pylist() == [1, 2]
