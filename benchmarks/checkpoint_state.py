@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +94,15 @@ class Sized:
     recovered: float
 
 
-def sized_job(keys: int, on_ray: bool = False, place: str | None = None) -> Sized:
-    """Run it. ``place``: where checkpoints go; None: a folder that goes with it."""
-    run: Callable[..., Any] = ps.run if on_ray else ps.run_local
+def sized_job(
+    keys: int, on_ray: bool = False, place: str | None = None, spares: int = 0, copies: bool | None = None
+) -> Sized:
+    """Run it. ``place``: where checkpoints go; None: a folder that goes with it. ``copies``: ``local_copies=``."""
+    run: Callable[..., Any] = partial(ps.run, runtime=ps.Runtime(spares=spares)) if on_ray else ps.run_local
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         folder = Path(name)
-        checkpoints = ps.Checkpoints(place or folder / "state", every=None, alignment="unaligned")
+        where = place or folder / "state"
+        checkpoints = ps.Checkpoints(where, every=None, alignment="unaligned", local_copies=copies)
         with run(_flow(keys, folder), parallelism=2, checkpoints=checkpoints) as job:
             _wait_read(job, keys)
             full = _taken(job)

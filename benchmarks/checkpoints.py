@@ -5,7 +5,8 @@ Run it as ``python benchmarks/checkpoints.py``; the result goes to ``benchmarks/
 - *pressure* (``checkpoint_pressure.py``): jobs that cannot keep up; seconds from trigger to complete, and to visible.
 - *state* (``checkpoint_state.py``): bytes, seconds and the tasks' pause by the number of keys, and seconds to resume.
 - *parts* (``checkpoint_parts.py``): bytes and processor seconds of states in parts: aggregates, distinct, joins.
-- *recovery*: the same on Ray, where the process that holds the state is killed.
+- *recovery*: the same on Ray, where the process that holds the state is killed, without a spare and with one; with
+  ``--place`` also on that object store, with and without local copies.
 - *cost*: processor time by interval (``checkpoint_work.py``).
 - *control*: the same of a job that has next to nothing to do, at one checkpoint a second and one in ten
   (``checkpoint_control.py``).
@@ -18,6 +19,7 @@ Where there are aims they stand as peers. ``--full`` takes ten million keys, and
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +35,7 @@ from harness import Row, make_row, report, results_folder, sized
 
 AIM_COMPLETE, AIM_VISIBLE, AIM_PAUSE, AIM_CHANGED, AIM_RECOVERED = 0.5, 2.0, 0.05, 0.05, 1.0
 AIM_RESTORE = 1.3
+AIM_RECOVERED_WITH_SPARE = 0.3
 QUICK_KEYS, FULL_KEYS = sized(((100_000, 1_000_000), (100_000, 1_000_000, 10_000_000)), ((10_000,), (10_000,)))
 LEAST = 1e-6
 
@@ -79,8 +82,27 @@ def _parts_of(name: str, rows: int) -> list[Row]:
 
 
 def recovery_rows(options: argparse.Namespace) -> list[Row]:
-    """On Ray: only what the death costs."""
-    return [_sized_rows(keys, sized_job(keys, on_ray=True), "on Ray, a death")[-1] for keys in _keys(options)]
+    """On Ray: only what the death costs; on an object store also by whether machines have copies."""
+    rows = []
+    for keys in _keys(options):
+        for spares, aim in ((0, AIM_RECOVERED), (1, AIM_RECOVERED_WITH_SPARE)):
+            found = sized_job(keys, on_ray=True, spares=spares)
+            print(f"{keys:,} keys, {spares} spare: {found}", flush=True)
+            rows.append(_beside(f"{keys:,} keys: on Ray, a death{', with a spare' * spares}", found.recovered, aim))
+        if options.place is not None:
+            rows.append(_copies_row(keys, options.place.rstrip("/")))
+    return rows
+
+
+def _copies_row(keys: int, place: str) -> Row:
+    """With a spare, so that reading the state is most of it."""
+    with_them, without = (
+        sized_job(keys, on_ray=True, place=f"{place}/{keys}-{copies}-{os.getpid()}", spares=1, copies=copies)
+        for copies in (True, False)
+    )
+    print(f"{keys:,} keys: with copies {with_them}, without {without}", flush=True)
+    work = f"{keys:,} keys on {place.partition(':')[0]}: on Ray, a death, with a spare and local copies"
+    return _beside(work, with_them.recovered, without.recovered, peer="without copies")
 
 
 def store_rows(options: argparse.Namespace) -> list[Row]:

@@ -58,3 +58,17 @@ def test_pages_are_small_before_pyarrow_is_loaded() -> None:
     script = "import sys, penstock.engine; print('pyarrow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "False\n", done.stderr
+
+
+def test_process_of_a_task_imports_nothing_of_the_coordinator_nor_of_feeds() -> None:
+    """Whoever waits for the successor of a dead process waits for its imports: these were a third of ours."""
+    script = """
+import sys, penstock.actors.job.driver_actor
+heavy = ("coordinator.machine", "coordinator.checkpoint", "actors.hosting.coordinator_host", "actors.audit",
+         "actors.claims", "actors.feed", "jobs")
+heavy = ("pyspark", "pandas", *(f"penstock.{name}" for name in heavy))
+print([name for name in sys.modules if name.startswith(heavy)])
+"""
+    lean = f"from penstock.actors.process.lean_start import start_lean; start_lean()\n{script}"
+    done = subprocess.run([sys.executable, "-c", lean], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "[]\n", done.stdout + done.stderr

@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ray
 from ray import cloudpickle
 from ray.exceptions import ActorDiedError, RayError
+
+SHUTDOWN_SECONDS = 10.0
+"""How long processes may take to stop by themselves before they are ended."""
 
 
 def sealed(options: object) -> bytes:
@@ -35,6 +39,11 @@ def when_done(ref: Any, done: Callable[[Any, BaseException | None], None]) -> No
         done(None if error else future.result(), error)
 
     ref.future().add_done_callback(ended)
+
+
+def end_for_good(actor: Any) -> None:
+    """End an actor, maybe the one that this process is, so that Ray does not start it again."""
+    ray.kill(actor, no_restart=True)
 
 
 def gone_for_good(error: BaseException) -> bool:

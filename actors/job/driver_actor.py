@@ -13,6 +13,8 @@ Rules:
    nobody has asked for a sign of life during its lease ends itself; Ray starts another one if the actor is wanted.
 5. The actor has a slot, and hosts the task that it is told to build: its own or, on a spare slot, any. A spare one has
    imported everything, knows the plan and listens, so that all that is left is to build the task.
+6. What is imported here is waited for after each death: nothing of the coordinator's, and of feeds only where there are
+   some.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from msgspec import structs
@@ -39,10 +41,8 @@ from ...engine.exchange.channels import Frame, Upstream
 from ...engine.runtime.statistics import TaskStatistics
 from ...engine.scheduler.pool import shared_pool
 from ...engine.scheduler.protocol import QueryOpener, Share
-from ..cluster.calls import gone_for_good, unsealed, when_done
+from ..cluster.calls import SHUTDOWN_SECONDS, end_for_good, gone_for_good, unsealed, when_done
 from ..cluster.environment import NAMESPACE
-from ..feed.discovery import FeedDiscovery, run_of
-from ..feed.tcp_server import TcpFeedServer, feeds_of
 from ..hosting.logs import TaskLog, write_json_lines
 from ..hosting.measures import Sample, TaskFigures, feed_samples
 from ..hosting.split_guard import SplitGuard
@@ -69,10 +69,12 @@ from ..transport.streams import StreamTransport
 from .endpoint_resolver import EndpointResolver, Peer
 from .metrics import Reporter
 from .options import DriverOptions
-from .shutdown import SHUTDOWN_SECONDS, end_for_good
 
 ANSWER_SECONDS = 5.0
 """How long a question waits for a task that is busy in one step (in a user's function, say)."""
+
+if TYPE_CHECKING:
+    from ..feed.tcp_server import TcpFeedServer
 
 _log = logging.getLogger(__name__)
 
@@ -195,8 +197,13 @@ class DriverActor:
         return shared_pool().share(Share(degree=threads)) if threads else None
 
     def _serve_feeds(self, task: TaskId) -> TcpFeedServer | None:
-        """Serve the feeds that end in the task to their ranks."""
+        """Serve the feeds that end in the task to their ranks (rule 6)."""
         options, me = self._options, self._identity
+        if not self._plan.feeds:
+            return None
+        from ..feed.discovery import FeedDiscovery, run_of
+        from ..feed.tcp_server import TcpFeedServer, feeds_of
+
         if not feeds_of(self._plan, task):
             return None
         discovery = FeedDiscovery(options.folder, self._plan.name, run_of(options.token))

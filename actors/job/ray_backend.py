@@ -27,7 +27,7 @@ from ...engine.core.identity import TaskId
 from ..claims.place import Place
 from ..client.backend import FinalStatistics, Ownership, cannot_be_asked
 from ..client.job import Job
-from ..cluster.calls import short_reason, when_done
+from ..cluster.calls import end_for_good, short_reason, when_done
 from ..cluster.environment import NAMESPACE
 from ..feed.discovery import FeedDiscovery, run_of, shut_down
 from ..feed.tcp_link import TcpRoute
@@ -36,7 +36,7 @@ from ..process.waiting import POLL_SECONDS, Deadline
 from ..protocol.messages import Address, Identity, JobDescriptor, Versioned, WorkerSlot
 from ..transport.dialling import Secrets
 from .driver_actor import COORDINATOR, coordinator_name
-from .shutdown import ask_tasks, end_actors, end_for_good
+from .shutdown import ask_tasks, end_actors
 
 ANSWER_SECONDS = 10.0
 """How long a coordinator may take to answer somebody who only looks around: it may be on its way back."""

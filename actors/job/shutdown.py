@@ -27,14 +27,13 @@ from ...engine.plan.plan import JobPlan
 from ...engine.runtime.statistics import TaskStatistics
 from ..claims.ownership import at_the_end, clean_outputs
 from ..client.backend import FinalStatistics
+from ..cluster.calls import SHUTDOWN_SECONDS, end_for_good
 from ..hosting.coordinator_host import CoordinatorHost
 from ..hosting.waiting_chain import Standing
 from ..process.waiting import POLL_SECONDS, Deadline
 from ..protocol.messages import Address, WorkerSlot
 from .options import SharedPlan
 
-SHUTDOWN_SECONDS = 10.0
-"""How long processes may take to stop by themselves before they are ended."""
 PROCESS_SECONDS = 20.0
 """How long a process may take to say what its task does; it says so if the task is too busy to answer (5 s)."""
 
@@ -65,11 +64,6 @@ def ask_tasks(actors: Mapping[TaskId, Address]) -> dict[TaskId, Standing]:
 
 def _statistics(actors: Mapping[TaskId, Address]) -> dict[TaskId, TaskStatistics]:
     return {task: each.statistics for task, each in ask_tasks(actors).items() if each.statistics is not None}
-
-
-def end_for_good(actor: Address) -> None:
-    """End an actor, maybe the one that this process is, so that Ray does not start it again."""
-    ray.kill(actor, no_restart=True)
 
 
 class Shutdown:
