@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 
@@ -298,6 +299,19 @@ def test_checkpoints_of_a_fed_flow_stand_between_windows_with_nothing_in_flight(
         job.no_more_splits()
         assert job.wait(PATIENCE).audit().clean
     assert written(tmp_path / "out") == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+@pytest.mark.parametrize(("every", "warned"), [("50ms", 1), (None, 0)])
+def test_an_interval_that_cannot_hold_within_a_window_is_warned_of_once(tmp_path, caplog, every, warned):
+    flow = ps.Flow("warned")
+    flow.from_split_sets(LEFT, name="left").gather().write_parquet(tmp_path / "out")
+    assert "checkpoints: between windows" in flow.explain()
+    with (
+        caplog.at_level(logging.WARNING),
+        ps.run_local(flow, checkpoints=ps.Checkpoints(tmp_path / "state", every=every)) as job,
+    ):
+        feed(job, [{"left": rows((1, 1))}]).wait(PATIENCE)
+    assert caplog.text.count("no checkpoint stands within a window, so one every 0.05 s is for windows") == warned
 
 
 def test_job_with_splits_of_its_own_cannot_be_fed(tmp_path):

@@ -411,10 +411,12 @@ class Job:
         """Take a savepoint and wait for it: a checkpoint that belongs to you, in a folder that needs nothing else.
 
         ``path``: a new folder; by default one below the checkpoint folder. The job goes on, and what the savepoint
-        holds is committed by the job's own checkpoints. ``aligned``: its barriers stand at the end of one round of all
-        sources, with nothing in flight, so that it fits every parallelism; it waits for that round, which may take
-        long where rows come slowly. Without it, where tasks cut wherever they stand (``Checkpoints(alignment=…)``), it
-        holds what is in flight, and is for the plan that it was taken of.
+        holds is committed by the job's own checkpoints. By default it is taken at once, as checkpoints are, and holds
+        what is in flight, so it is for this flow; a job that starts from it at another parallelism first goes on at the
+        former one for a checkpoint with nothing in flight. ``aligned``: its barriers stand at the end of one round of
+        all sources, with nothing in flight: a portable one, for any parallelism and for a flow that has changed. It
+        waits for that round, which may take long where rows come slowly. So do all savepoints of jobs whose checkpoints
+        are aligned, or that have no checkpoint folder.
         """
         self._check_restorable()
         target = self._target(path)
@@ -433,12 +435,12 @@ class Job:
         timeout: Seconds | None = None,
         aligned: bool = False,
     ) -> Savepoint:
-        """Stop the job with a savepoint, as its last checkpoint; all rows up to it are committed.
+        """Stop the job with a savepoint, as its last checkpoint; what has come to the sinks by then is committed.
 
-        By default the job is suspended: operators keep what they hold, and a job that starts from the savepoint
-        (``run(flow, from_snapshot=…)``) goes on where this one has stopped. ``drain``: the data end here for good, open
-        groups and windows are emitted. ``savepoint``: a new folder, by default one below the checkpoint folder;
-        ``aligned``: as for :meth:`savepoint`; one that drains is always.
+        By default the job is suspended: operators keep what they hold, what is in flight belongs to the savepoint, and
+        a job that starts from it (``run(flow, from_snapshot=…)``) goes on where this one has stopped. ``drain``: the
+        data end here for good, open groups and windows are emitted. ``savepoint``: a new folder, by default one below
+        the checkpoint folder; ``aligned``: as for :meth:`savepoint`; one that drains is always.
         """
         if drain and self.plan.feeds:
             raise ConfigurationError(

@@ -43,6 +43,12 @@ def start_in_shape(
     ``plan_as`` plans it as ``planned`` does, or as that does at another parallelism; ``begin`` starts it.
     """
     plan = plan_as(planned)
+    if plan.fed and place.stays and place.settings.interval is not None:
+        _log.warning(
+            "job %s: no checkpoint stands within a window, so one every %g s is for windows that are shorter",
+            plan.name,
+            place.settings.interval,
+        )
     former = _former_parallelism(plan, place, from_snapshot)
     if former is None:
         return begin(plan, place, resume)

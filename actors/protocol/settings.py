@@ -57,8 +57,6 @@ class Checkpoints:
     """Least time between the end of one checkpoint and the start of the next."""
     timeout: Duration = "10m"
     """A checkpoint that is not complete after this long is aborted and counts as failed."""
-    max_concurrent: int = 1
-    """Checkpoints that may be in flight at once, savepoints aside. With a minimum pause it is always one."""
     alignment: Alignment = "unaligned"
     """"unaligned": every task cuts where it stands. Barriers overtake the batches that wait, which then belong to the
     checkpoint, and a job goes on in the middle of what it was doing. No checkpoint waits for more than one piece of
@@ -118,7 +116,6 @@ class Checkpoints:
                 interval=None if self.every is None else seconds(self.every, "every"),
                 min_pause=seconds(self.min_pause, "min_pause"),
                 timeout=seconds(self.timeout, "timeout"),
-                max_concurrent=self.max_concurrent,
                 unaligned=self.overtaking_after is not None,
                 alignment_timeout=self.overtaking_after or 0.0,
                 retained=self.retained,

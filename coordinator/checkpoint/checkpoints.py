@@ -2,15 +2,13 @@
 
 Rules:
 
-1. A checkpoint starts only while every task runs or has finished, but for those of regions that are carried (rule 6).
-   Several may be in flight, as the decider says; in a
-   deterministic flow the next one starts when every task that was triggered for the one before has taken its snapshot.
-   What sources propose then lies behind that, so barriers are in every channel in the order of their ids.
+1. A checkpoint starts only while every task runs or has finished, but for those of regions that are carried (rule 6),
+   and none is in flight: so barriers are in every channel in the order of their ids.
 2. What is acknowledged by a stale attempt, or for a checkpoint that is over, is discarded, except files that a kept or
    doubtful manifest refers to. A current attempt's committables of such a checkpoint are carried to its next one.
 3. Once its manifest is ordered into the log, only the log's answer ends a checkpoint (``finalizer.py``).
-4. Tasks take "aborted" for everything up to that id. So aborting one aborts the older ones whose barriers travel,
-   too. Of a savepoint that could not be copied tasks need not hear: they have done their part.
+4. Tasks take "aborted" for everything up to that id. Of a savepoint that could not be copied they need not hear: they
+   have done their part.
 5. Failures count in a row; one more than the settings tolerate fails the job (:meth:`Checkpoints.take_failure`). When
    the savepoint that the job stops with is aborted after its trigger, its sources have stopped: the job must restart
    (:meth:`Checkpoints.take_interruption`).
@@ -85,7 +83,7 @@ class Checkpoints:
         settings = context.settings
         self._context = context
         self._requests = RequestDecider(settings)
-        #: In flight, oldest first.
+        #: What is in flight: one at most (rule 1).
         self.pendings: dict[CheckpointId, PendingCheckpoint] = {}
         self.next_number = 1
         self._tolerance = FailureTolerance(settings.tolerable_failures)
@@ -103,8 +101,8 @@ class Checkpoints:
 
     @property
     def pending(self) -> PendingCheckpoint | None:
-        """The newest in flight."""
-        return next(reversed(self.pendings.values()), None)
+        """The one in flight."""
+        return next(iter(self.pendings.values()), None)
 
     @property
     def may_change_newest(self) -> bool:
@@ -225,12 +223,9 @@ class Checkpoints:
     @property
     def _may_start(self) -> bool:
         """Rule 1, and that of ``released_splits``."""
-        between_windows, tasks = self._context.splits.is_between_windows, self._context.tasks
-        if not tasks.anything_runs or not all(self._is_carried(tasks.regions[index]) for index in tasks.down):
-            return False
-        if not (between_windows and self._context.graph.deterministic):
-            return between_windows
-        return all(one.sources_are_done for one in self.pendings.values() if one.is_open)
+        tasks = self._context.tasks
+        carried = all(self._is_carried(tasks.regions[index]) for index in tasks.down)
+        return tasks.anything_runs and carried and self._context.splits.is_between_windows
 
     def start_due(self) -> None:
         """Start a checkpoint if one is due and possible."""
@@ -303,7 +298,6 @@ class Checkpoints:
         committables = event.committables
         if record.unsaved:
             committables = (*record.unsaved, *(c for c in event.committables if c not in record.unsaved))
-        had_left = pending.sources_are_done
         result = pending.acknowledge(
             TaskState(
                 task=record.id,
@@ -316,13 +310,13 @@ class Checkpoints:
         if result is AckResult.ACCEPTED:
             self._orders.left(pending, record)
             wish = self._accepted(pending, event, record)
-            return wish or not pending.waiting or pending.sources_are_done != had_left
+            return wish or not pending.waiting
         if result is AckResult.LATE:
             self._discard_late(event)
         return False
 
     def _find(self, id: CheckpointId) -> PendingCheckpoint | None:
-        """As ``pendings.get``, faster for the one or few that there are."""
+        """As ``pendings.get``, faster for the one that there is."""
         for pending in self.pendings.values():
             known = pending.id
             if known is id or (known.number == id.number and known.generation == id.generation):
@@ -373,7 +367,6 @@ class Checkpoints:
         """
         covered, changed = record.covered_by, False
         for pending in list(self.pendings.values()):
-            had_left = pending.sources_are_done
             if covered is None or covered > pending.id:
                 continue
             if pending.is_cut and cut is not None and cut >= pending.id:
@@ -385,7 +378,7 @@ class Checkpoints:
             self._orders.send(pending, pending.add_triggers(orphans, self._context.now))
             self._trigger_if_proposed(pending)
             self._orders.left(pending, record)
-            changed = changed or not pending.is_open or not pending.waiting or pending.sources_are_done != had_left
+            changed = changed or not pending.is_open or not pending.waiting
         return changed
 
     def finished_lost(self, record: TaskRecord, failure: Failure) -> None:
@@ -482,17 +475,10 @@ class Checkpoints:
         """Abort everything that tasks still take part in."""
         for pending in list(self.pendings.values()):
             if pending.is_open:
-                self._abort_one(pending, failure)
+                self.abort(pending, failure)
 
     def abort(self, pending: PendingCheckpoint, failure: Failure) -> None:
-        """Abort a pending checkpoint, and the older ones on their way (rule 4)."""
-        for older in list(self.pendings.values()) if pending.phase is not Phase.COPYING else ():
-            if older.id < pending.id and older.is_open:
-                self._abort_one(older, Failure(f"checkpoint {pending.id} was aborted", retry=True))
-        self._abort_one(pending, failure)
-
-    def _abort_one(self, pending: PendingCheckpoint, failure: Failure) -> None:
-        """Tell everybody, keep committables, drop files."""
+        """Abort a pending checkpoint: tell everybody, keep committables, drop files."""
         context, request = self._context, pending.request
         travelling, triggered = pending.phase is not Phase.COPYING, pending.phase is not Phase.PROPOSING
         self._close(pending, Phase.ABORTED)
@@ -534,11 +520,8 @@ class Checkpoints:
         """A checkpoint or savepoint is complete: failures before it do not count any more."""
         self._tolerance.completed(checkpoint)
 
-    def subsume(self, newer: CheckpointId) -> None:
-        """A newer checkpoint is complete: older ones are not needed. Savepoints are what somebody asked for."""
-        for pending in list(self.pendings.values()):
-            if pending.id < newer and pending.is_open and pending.kind is CheckpointKind.CHECKPOINT:
-                self._abort_one(pending, Failure(FailureReason.CHECKPOINT_SUBSUMED.value, retry=True))
+    def covered(self) -> None:
+        """Branches that have ended may be covered now."""
         self._branches.look_again()
 
     def restored(self, manifest: Manifest) -> None:
@@ -576,8 +559,8 @@ class Checkpoints:
                     raise AssertionError(f"checkpoint {pending.id} carries {task}, which takes part")
             if latest is not None and pending.id <= latest and not pending.kind.is_savepoint:
                 raise AssertionError(f"checkpoint {pending.id} is pending after {latest} completed")
-        if list(self.pendings) != sorted(self.pendings):
-            raise AssertionError(f"checkpoints are pending out of order: {list(self.pendings)}")
+        if len(self.pendings) > 1:
+            raise AssertionError(f"more than one checkpoint is in flight: {list(self.pendings)}")
 
     # --- files ---------------------------------------------------------------------------------------------------
 

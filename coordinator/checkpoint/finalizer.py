@@ -217,7 +217,7 @@ class CheckpointFinalizer:
                 self._commits.add(manifest.checkpoint, state.task, state.committables)
             elif not state.finished:
                 self._commits.completed(manifest.checkpoint, state.task, state.committables)
-        self._checkpoints.subsume(manifest.checkpoint)
+        self._checkpoints.covered()
         self.moved = self._moves_with(manifest)
         if stops:
             self.stop_with(manifest)

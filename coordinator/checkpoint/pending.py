@@ -121,8 +121,6 @@ class PendingCheckpoint:
         self.triggers: dict[TaskId, float] = dict.fromkeys(triggers, now)
         #: All and only the triggers whose round is not known yet.
         self.unproposed: set[TaskId] = set(self.triggers) if proposing else set()
-        #: How many triggers have not acknowledged.
-        self._without_snapshot = len(self.triggers)
         #: The largest round proposed, by region, and what each task proposed.
         self.rounds: dict[int, int] = {}
         self.proposals: dict[TaskId, int] = {}
@@ -174,11 +172,6 @@ class PendingCheckpoint:
     def is_acknowledged(self) -> bool:
         """Whether it can be stored."""
         return self.phase is Phase.TRIGGERED and not self.waiting
-
-    @property
-    def sources_are_done(self) -> bool:
-        """Whether every task that was triggered has taken its snapshot: what it does now is behind this barrier."""
-        return self.phase is not Phase.PROPOSING and not self._without_snapshot
 
     @property
     def participants(self) -> tuple[TaskId, ...]:
@@ -236,8 +229,6 @@ class PendingCheckpoint:
         task = state.task
         if self.phase is Phase.TRIGGERED and self.waiting.discard(task):
             self.acked[task] = state
-            if self._without_snapshot and task in self.triggers:
-                self._without_snapshot -= 1
             return AckResult.ACCEPTED
         return AckResult.DUPLICATE if task in self.acked else AckResult.LATE
 
@@ -247,7 +238,7 @@ class PendingCheckpoint:
             return False
         self.unproposed.discard(task)
         self.proposals.pop(task, None)
-        self._without_snapshot -= self.triggers.pop(task, None) is not None
+        self.triggers.pop(task, None)
         self.finished.add(task)
         return True
 
@@ -259,11 +250,10 @@ class PendingCheckpoint:
         """The region takes no part any more; what its tasks had acknowledged."""
         dropped: list[TaskState] = []
         for task in tasks:
-            state, triggered = self.acked.pop(task, None), self.triggers.pop(task, None)
+            self.triggers.pop(task, None)
+            state = self.acked.pop(task, None)
             if state is not None:
                 dropped.append(state)
-            elif triggered is not None:
-                self._without_snapshot -= 1
             for known in (self.waiting, self.finished, self.unproposed, self.finished_on_restore):
                 known.discard(task)
             self.proposals.pop(task, None)
@@ -277,7 +267,6 @@ class PendingCheckpoint:
         added = tuple(task for task in tasks if task not in self.triggers and task in self.waiting)
         for task in added:
             self.triggers[task] = now
-            self._without_snapshot += 1
             if self.phase is Phase.PROPOSING:
                 self.unproposed.add(task)
         return added
@@ -307,8 +296,6 @@ class PendingCheckpoint:
         for each in self.held.values():
             if self.phase is Phase.TRIGGERED and not (each.behind and each.tasks | each.behind <= waiting):
                 raise AssertionError(f"checkpoint {self.id}: {sorted(each.tasks)} wait for no snapshot")
-        if self._without_snapshot != len(set(self.triggers) - set(self.acked)):
-            raise AssertionError(f"checkpoint {self.id}: the count of triggers without a snapshot is wrong")
 
 
 @dataclass(slots=True)

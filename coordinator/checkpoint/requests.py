@@ -5,9 +5,8 @@ Rules:
 1. Savepoints come first, in the order in which they were asked for; then a user's checkpoint, then that of an ended
    branch, then the periodic one. The last three are conditions, not a queue: what comes due while a checkpoint is in
    flight is one request afterwards, however many asked, and any checkpoint answers every user.
-2. As many as ``concurrent`` may be in flight. A savepoint may exceed that, unless barriers are unaligned: it must not
-   wait for a checkpoint that never completes. That of an ended branch waits until none is in flight: the one that is
-   may cover the branch already, and a thousand tasks that end one by one make few checkpoints.
+2. One is in flight at a time, savepoints included: barriers never meet those of another one. So that of an ended branch
+   waits for one that may cover the branch already, and a thousand tasks that end one by one make few checkpoints.
 3. Periodic ones and those of ended branches keep the minimum pause after the end of the last one; a user's request does
    not. After a failed one everything waits ``retry_pause``, so that a broken disk is not asked in a hot loop.
 4. Nothing starts unless the job runs, nor once the savepoint that it stops with is on its way. While it runs *in part*
@@ -49,9 +48,9 @@ class RequestDecider:
         self._periodic_at: float | None = None
         #: Whether the job runs as a whole, and whether some region does.
         self._running = self._in_part = False
-        #: Checkpoints in flight, savepoints included.
-        self._in_flight = 0
-        #: Whether the savepoint that the job stops with is among them.
+        #: Whether a checkpoint or savepoint is in flight.
+        self._in_flight = False
+        #: Whether it is, or was, the savepoint that the job stops with.
         self._stopping = False
         #: Savepoints asked for and not started, oldest first.
         self._savepoints: deque[Request] = deque()
@@ -115,7 +114,7 @@ class RequestDecider:
 
     def started(self, request: Request, now: float, whole: bool = True) -> None:
         """The checkpoint that :meth:`choose` named starts; ``whole``: every region takes part."""
-        self._in_flight += 1
+        self._in_flight = True
         if request.kind.is_savepoint:
             self._savepoints.remove(request)
             self._stopping |= request.cause is Cause.STOP
@@ -129,13 +128,13 @@ class RequestDecider:
         self._owed |= request.cause is Cause.USER
 
     def completed(self, now: float) -> None:
-        """A checkpoint in flight is complete. If the job stops with it, nothing starts any more."""
-        self._in_flight -= 1
+        """The checkpoint in flight is complete. If the job stops with it, nothing starts any more."""
+        self._in_flight = False
         self._pause_until = now + self._settings.min_pause
 
     def aborted(self, request: Request, now: float) -> None:
-        """A checkpoint in flight was aborted."""
-        self._in_flight -= 1
+        """The checkpoint in flight was aborted."""
+        self._in_flight = False
         self._requested |= request.cause is Cause.USER
         if request.cause is Cause.STOP:
             self._stopping = False
@@ -152,22 +151,19 @@ class RequestDecider:
 
     def _wanted(self) -> list[tuple[float, Request]]:
         """What is wanted, with the earliest time; the most urgent first."""
-        if not self._in_part or self._stopping or (self._settings.moves and not self._running):
+        if not self._in_part or self._stopping or self._in_flight or (self._settings.moves and not self._running):
             return []
         if self._settings.moves:
-            return [] if self._in_flight else [(self._retry_at, MOVE)]
+            return [(self._retry_at, MOVE)]
         wanted: list[tuple[float, Request]] = []
-        full = self._in_flight >= self._settings.concurrent
-        if self._savepoints and self._running and not (full and self._settings.unaligned):
+        if self._savepoints and self._running:
             wanted.append((self._retry_at, self._savepoints[0]))
-        if full:
-            return wanted
         paused = max(self._pause_until, self._retry_at)
         if self._instead:
             wanted.append((_NOW, INSTEAD))
         if self._requested or (self._owed and self._running):
             wanted.append((self._retry_at, USER))
-        if self._final and not self._in_flight:
+        if self._final:
             wanted.append((paused, FINAL))
         if self._periodic_at is not None:
             wanted.append((max(self._periodic_at, paused), PERIODIC))

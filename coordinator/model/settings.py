@@ -27,11 +27,8 @@ class Settings:
     """Least time between the end of one checkpoint and the start of the next periodic or final one."""
     timeout: float = 600.0
     """A checkpoint that is not complete after this long is aborted and counts as failed."""
-    max_concurrent: int = 1
-    """Checkpoints that may be in flight at once. One that keeps a minimum pause has no other beside it."""
     unaligned: bool = False
-    """Whether barriers may overtake data. Then one checkpoint is in flight at a time, savepoints included: an aligned
-    barrier that a newer one overtakes never arrives."""
+    """Whether barriers may overtake data."""
     alignment_timeout: float = 0.0
     """With ``unaligned``: seconds that a checkpoint whose barriers stand in order is waited for. 0: there is none."""
     tolerable_failures: int = 0
@@ -80,17 +77,11 @@ class Settings:
             ("tolerable_failures", 0),
             ("retained", 1),
             ("max_restarts", 0),
-            ("max_concurrent", 1),
             ("history", 1),
             ("max_drift", 0),
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
-
-    @property
-    def concurrent(self) -> int:
-        """Checkpoints that may be in flight at once, savepoints aside."""
-        return 1 if self.min_pause > 0 or self.unaligned else self.max_concurrent
 
     @property
     def restart_policy(self) -> RestartPolicy:

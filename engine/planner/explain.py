@@ -35,6 +35,7 @@ def explain(plan: JobPlan, runtime: RunsOn | None = None) -> str:
     lines = [
         f"job {plan.name}",
         f"  order: {order}, {plan.lanes} lanes; {meaning} {where}".rstrip(),
+        *(("  checkpoints: between windows, with nothing in flight",) if plan.fed else ()),
         *(() if page_library() is not None else ("  compiled kernels are missing here: numpy does the same, slower",)),
         "",
         "sources",

@@ -78,12 +78,10 @@ def check_fork(cluster: SimulatedCluster, seed: int) -> None:
 
 
 def cluster_for(seed: int) -> SimulatedCluster:
-    """Some seeds have several checkpoints in flight, in some tasks cut as a whole, and they keep more or fewer, or
-    nothing when the job ends."""
+    """In some seeds tasks cut as a whole, and they keep more or fewer checkpoints, or none when the job ends."""
     chance, flows = random.Random(seed), flows_for(seed)
     settings = replace(
         SETTINGS,
-        max_concurrent=chance.choice((1, 1, 2, 3)),
         retained=chance.choice((1, 2, 3)),
         max_drift=(1, 1, 2, 0)[seed // 14 % 4],
     )

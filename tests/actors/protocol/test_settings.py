@@ -31,9 +31,26 @@ def test_settings_reach_the_coordinator() -> None:
     settings = found.for_coordinator()
     assert (settings.interval, settings.min_pause, settings.timeout) == (0.25, 1.0, 60.0)
     assert (settings.retained, settings.max_restarts) == (3, 2)
-    more = Checkpoints("state", max_concurrent=4, retention="on_failure", tolerable_failures=2).for_coordinator()
-    assert (more.max_concurrent, more.tolerable_failures) == (4, 2)
+    more = Checkpoints("state", retention="on_failure", tolerable_failures=2).for_coordinator()
+    assert more.tolerable_failures == 2
     assert more.retention is RetentionPolicy.ON_FAILURE
+
+
+@pytest.mark.parametrize(
+    ("given", "overtakes", "first_aligned"),
+    [
+        ({}, True, 0.0),
+        ({"alignment": "unaligned"}, True, 0.0),
+        ({"alignment": "aligned"}, False, 0.0),
+        ({"alignment_timeout": "2s"}, True, 2.0),
+        ({"alignment": "aligned", "alignment_timeout": "2s"}, True, 2.0),
+    ],
+)
+def test_tasks_cut_where_they_stand_unless_they_are_told_to_align_first(
+    given: dict[str, str], overtakes: bool, first_aligned: float
+) -> None:
+    settings = Checkpoints("state", **given).for_coordinator()  # type: ignore[arg-type]
+    assert (settings.unaligned, settings.alignment_timeout) == (overtakes, first_aligned)
 
 
 def test_how_restarts_are_counted_is_said_by_a_word() -> None:
@@ -55,7 +72,6 @@ def test_no_interval_means_no_periodic_checkpoints() -> None:
     [
         ({"every": 0}, "interval must be above 0"),
         ({"retained": 0}, "retained must be at least 1"),
-        ({"max_concurrent": 0}, "max_concurrent must be at least 1"),
         ({"retention": "sometimes"}, "retention='sometimes' does not fit"),
         ({"folder": ""}, "is no path"),
         ({"timeout": "soon"}, "timeout='soon' is no duration"),

@@ -122,8 +122,6 @@ class PendingMachine(RuleBasedStateMachine):
         states = pending.task_states(lambda task: answer(task, finished=True))
         assert [state.task for state in states] == sorted(self.acked | self.finished)
         assert {state.task for state in states if state.finished} == self.finished
-        cut = self.pending.phase is not Phase.PROPOSING and self.triggers <= self.acked
-        assert pending.sources_are_done == cut
         assert {handle.location for handle in pending.handles()} == {str(task) for task in self.acked}
         assert set(pending.participants) == self.wait_for - self.finished
 

@@ -27,8 +27,6 @@ class DeciderMachine(RuleBasedStateMachine):
         min_pause=st.sampled_from([0.0, 2.0]),
         retry_pause=st.sampled_from([0.0, 0.5, 5.0]),
         after_restart=st.sampled_from([0.0, 0.25, 2.0]),
-        concurrent=st.integers(1, 3),
-        unaligned=st.booleans(),
     )
     def begin(
         self,
@@ -36,22 +34,17 @@ class DeciderMachine(RuleBasedStateMachine):
         min_pause: float,
         retry_pause: float,
         after_restart: float,
-        concurrent: int,
-        unaligned: bool,
     ) -> None:
         self.settings = Settings(
             interval=interval,
             min_pause=min_pause,
             retry_pause=retry_pause,
             after_restart=after_restart,
-            max_concurrent=concurrent,
-            unaligned=unaligned,
         )
-        self.most = concurrent if min_pause == 0 and not unaligned else 1
         self.decider = RequestDecider(self.settings)
         self.now = 100.0
         self.running = self.final = self.stopping = False
-        self.in_flight: list[Request] = []
+        self.in_flight: Request | None = None
         self.savepoints: list[Request] = []
         #: Whether a user waits for a checkpoint that has not started.
         self.user_waits = False
@@ -103,7 +96,7 @@ class DeciderMachine(RuleBasedStateMachine):
         assert request is not None
         self.check_start(request)
         self.decider.started(request, self.now)
-        self.in_flight.append(request)
+        self.in_flight = request
         if request in self.savepoints:
             self.savepoints.remove(request)
             self.stopping |= request.cause is Cause.STOP
@@ -114,36 +107,33 @@ class DeciderMachine(RuleBasedStateMachine):
         """By the words of the rules, not by the times."""
         assert self.running
         assert not self.stopping, "something starts though the job stops"
+        assert self.in_flight is None
         assert self.now >= self.failed + self.settings.retry_pause, "a broken disk is asked in a hot loop"
         if request.kind.is_savepoint:
             assert request is self.savepoints[0]
-            assert not (self.settings.unaligned and self.in_flight), "a barrier may overtake the savepoint's"
             return
         assert not self.savepoints, "a savepoint waits behind a checkpoint"
-        assert len(self.in_flight) < self.most
         if request is not USER:
             assert not self.user_waits, "a user waits behind a periodic checkpoint"
             assert self.now >= self.ended + self.settings.min_pause
         if request is FINAL:
             assert self.final
-            assert not self.in_flight
         if request is PERIODIC:
             assert self.interval is not None
             assert self.now >= self.clock_began + self.interval
 
     @precondition(lambda self: self.in_flight)
-    @rule(data=st.data())
-    def checkpoint_completes(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from(self.in_flight))
-        self.in_flight.remove(request)
+    @rule()
+    def checkpoint_completes(self) -> None:
+        self.in_flight = None
         self.ended = self.now
         self.decider.completed(self.now)
 
     @precondition(lambda self: self.in_flight)
-    @rule(data=st.data())
-    def checkpoint_fails(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from(self.in_flight))
-        self.in_flight.remove(request)
+    @rule()
+    def checkpoint_fails(self) -> None:
+        request, self.in_flight = self.in_flight, None
+        assert request is not None
         self.ended = self.failed = self.now
         self.user_waits |= request is USER
         if request.cause is Cause.STOP:
@@ -164,14 +154,12 @@ class DeciderMachine(RuleBasedStateMachine):
         retry = self.failed + self.settings.retry_pause
         pause = max(retry, self.ended + self.settings.min_pause)
         allowed = []
-        if self.running and not self.stopping:
-            may = not self.settings.unaligned or not self.in_flight
-            allowed += [retry] if self.savepoints and may else []
-            if len(self.in_flight) < self.most:
-                allowed += [retry] if self.user_waits else []
-                allowed += [pause] if self.final and not self.in_flight else []
-                if self.interval is not None:
-                    allowed.append(max(self.clock_began + self.interval, pause))
+        if self.running and not self.stopping and self.in_flight is None:
+            allowed += [retry] if self.savepoints else []
+            allowed += [retry] if self.user_waits else []
+            allowed += [pause] if self.final else []
+            if self.interval is not None:
+                allowed.append(max(self.clock_began + self.interval, pause))
         assert self.decider.next_at() == min(allowed, default=None)
 
 

@@ -24,7 +24,6 @@ from penstock.coordinator.model.commands import (
 from penstock.coordinator.model.events import (
     CancelRequested,
     EntryFailed,
-    RoundProposed,
     SavepointCopied,
     SavepointFailed,
     SavepointRequested,
@@ -43,7 +42,6 @@ from support.coordinator_driver import (
     A1,
     FIRST,
     FULL_DISK,
-    SECOND,
     SINK,
     SOURCE,
     TOLERANT,
@@ -112,29 +110,14 @@ def test_savepoint_asked_for_twice_under_one_name_is_taken_once() -> None:
     assert len(driver.core.status().savepoints) == 1
 
 
-def test_savepoint_overtakes_a_periodic_checkpoint_that_does_not_complete() -> None:
+def test_savepoint_waits_for_the_checkpoint_in_flight_and_goes_ahead_of_the_next() -> None:
     driver = in_checkpoint()
-    assert [order.checkpoint for order in ask(driver)] == [SECOND]
-    assert [one.kind for one in driver.core.status().in_flight] == ["checkpoint", "savepoint"]
-
-
-def test_savepoint_of_a_deterministic_flow_waits_until_the_barrier_before_it_has_left_the_sources() -> None:
-    driver = running(deterministic=True)
-    driver.pass_time(1.0)
-    driver.tell(RoundProposed(SOURCE, A1, FIRST, 3, 1.1))
-    assert driver.tell(SavepointRequested("mine", "", 1.1)) == []
-    assert driver.core.next_deadline() == 5.0, "a shell would be asked to come back at once, for ever"
-    assert driver.ack(SOURCE, FIRST) == [ProposeRound(SOURCE, A1, SECOND)]
-
-
-def test_newer_checkpoint_does_not_make_a_savepoint_superfluous() -> None:
-    driver = running(Settings(interval=1.0, max_concurrent=2))
-    ask(driver)
-    driver.pass_time(1.0)
-    driver.ack(SOURCE, SECOND)
-    driver.stored(driver.ack(SINK, SECOND)[-1])
-    assert [one.checkpoint for one in driver.core.status().in_flight] == [FIRST]
-    assert isinstance(acknowledged(driver), CopySavepoint)
+    assert ask(driver) == []
+    assert [one.kind for one in driver.core.status().in_flight] == ["checkpoint"]
+    driver.ack(SOURCE, FIRST)
+    driver.pass_time(9.0)
+    driver.stored(driver.ack(SINK, FIRST)[-1])
+    assert [one.kind for one in driver.core.status().in_flight] == ["savepoint"]
 
 
 def test_savepoint_that_cannot_be_written_is_told_and_does_not_count() -> None:
@@ -302,7 +285,7 @@ def test_stop_that_is_given_up_before_its_trigger_leaves_the_job_alone() -> None
 
 
 def test_nothing_else_starts_while_the_job_stops() -> None:
-    driver = stopping(settings=Settings(interval=1.0, max_concurrent=3))
+    driver = stopping(settings=Settings(interval=1.0))
     assert driver.pass_time(2.0) == []
     assert ask(driver) == []
 

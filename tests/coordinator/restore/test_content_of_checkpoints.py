@@ -7,8 +7,6 @@ from msgspec.structs import replace
 
 from penstock.coordinator.log.retained import RetainedCheckpoints
 from penstock.coordinator.model.commands import (
-    AbortCheckpoint,
-    CommitCheckpoint,
     DeployTask,
     DiscardEntries,
     DiscardState,
@@ -200,23 +198,6 @@ def test_feed_that_has_finished_is_deployed_as_usual() -> None:
     for paced in (False, True):
         graph = ExecutionGraph((Vertex("v", 1, ("feed",), paced=paced),), lanes=6)
         assert finished_vertices(manifest, graph) == (frozenset() if paced else {"v"})
-
-
-def test_checkpoints_that_complete_out_of_turn_make_older_ones_superfluous() -> None:
-    driver = running(Settings(interval=1.0, max_concurrent=2))
-    driver.pass_time(1.0)
-    driver.pass_time(2.0)
-    assert [one.checkpoint for one in driver.core.status().in_flight] == [FIRST, SECOND]
-    driver.ack(SOURCE, FIRST)
-    driver.ack(SOURCE, SECOND)
-    (order,) = driver.ack(SINK, SECOND)
-    orders = driver.stored(order)
-    assert [type(one) for one in orders] == [
-        *(CommitCheckpoint, CommitCheckpoint, AbortCheckpoint, AbortCheckpoint, DiscardState)
-    ]
-    assert [one.latest_completed for one in orders if isinstance(one, AbortCheckpoint)] == [SECOND, SECOND]
-    assert driver.core.checkpoint_statistics().counts.failed == 1
-    assert driver.core.status().checkpoints_failed == 0
 
 
 # --- coalescing ------------------------------------------------------------------------------------------------------
