@@ -2,7 +2,8 @@
 
 Each job has ``SECONDS`` and a checkpoint every second, two subtasks, and something that takes 0.1 ms for a row:
 
-- *slow function*: the function between source and sink;
+- *slow function*: the function between source and sink, which gets batches of 65,536 rows;
+- *small batches*: the same with 2,048 rows at a time;
 - *slow sink*: the sink itself;
 - *skew*: a function behind an exchange by a key that nine rows of ten have;
 - *gather*: one function behind an ordered merge of all lanes;
@@ -137,6 +138,10 @@ def slow_function(flow: ps.Flow, sink: str) -> None:
     _made(flow).map_batches(SlowRows, Maker.schema).write_to(Counted(sink))
 
 
+def small_batches(flow: ps.Flow, sink: str) -> None:
+    _made(flow).map_batches(SlowRows, Maker.schema, batch_size=2_048).write_to(Counted(sink))
+
+
 def slow_sink(flow: ps.Flow, sink: str) -> None:
     _made(flow).write_to(Counted(sink, ROW_SECONDS))
 
@@ -161,6 +166,7 @@ def slow_rank(flow: ps.Flow, sink: str) -> None:
 
 JOBS: dict[str, Callable[[ps.Flow, str], None]] = {
     "slow function": slow_function,
+    "small batches": small_batches,
     "slow sink": slow_sink,
     "skew": skew,
     "gather": gather,

@@ -301,6 +301,11 @@ def state_maker(accumulator: Accumulator) -> Callable[[slice], State]:
     return lambda part: tuple(column.slice(part.start, part.stop - part.start) for column in state)
 
 
+def makes_parts(accumulator: Accumulator) -> bool:
+    """Whether the states of some groups can be made without those of all."""
+    return hasattr(accumulator, "state_of")
+
+
 def states_at(accumulator: Accumulator, groups: Positions) -> State:
     """The states of some groups, which stay as they are."""
     of_groups: Callable[[Positions], State] | None = getattr(accumulator, "state_of", None)

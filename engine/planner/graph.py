@@ -72,7 +72,7 @@ class Graph:
     ``order``: "deterministic", or "arrival", in which whoever has rows goes first: faster, and another order each time.
     ``round_rows``: at most so many rows of a lane stand together in the order, before those of the next lane: what
     comes behind them in a gather, a union or a join waits for them. Few make rows visible sooner and cost more: about
-    0.2 ms for each lane of a round. By default 262,144; where a source has a ``rate``, half a second of its rows, and
+    0.2 ms for each lane of a round. By default 65,536; where a source has a ``rate``, half a second of its rows, and
     at least 1,024; a job that goes on keeps the number that it began with.
     """
 

@@ -48,8 +48,8 @@ from .reading_order import read_first
 from .split_draws import with_drawn_splits
 from .stages import LiveGraph, Stage
 
-ROUND_QUOTA = 4 * CHUNK_ROWS
-"""Rows of a lane's round where nothing else is asked for."""
+ROUND_QUOTA = CHUNK_ROWS
+"""Rows of a lane's round where nothing else is asked for: fewer cost more, more keep the lanes behind waiting."""
 PACED_SECONDS, LEAST_PACED = 0.5, 1024
 """So long takes a round of a source with a rate, of so many rows at least: those of the lanes behind wait for it."""
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from ...arrow.compact import plain
 from ...buffers.held_rows import Lanes
-from ...kernels.accumulators import GroupRows, Sized
+from ...kernels.accumulators import GroupRows, Sized, makes_parts
 from ...kernels.aggregate_protocol import State
 from ...kernels.growable_array import GrowableArray
 from ...kernels.key_table import KEY_BYTES, KeyTable
@@ -156,6 +156,8 @@ class GroupTable:
         self._grouping = grouping
         self._table = KeyTable()
         self._accumulators = grouping.aggregates.accumulators()
+        #: in place of the accumulators, when no more rows come: the states of any slice of the groups
+        self._final: Callable[[slice], list[State]] | None = None
         #: the keys of the groups, in parts, and their size
         self._keys: list[list[pa.Array]] = [[] for _ in grouping.keys]
         self._key_bytes = 0
@@ -194,8 +196,12 @@ class GroupTable:
 
     def groups(self) -> Groups:
         """The groups; they do not change with the table."""
-        states = self._grouping.aggregates.states(self._accumulators)
-        return Groups(self._whole_keys(), states, self._lanes.given(), self._positions.given())
+        return Groups(self._whole_keys(), self._states(), self._lanes.given(), self._positions.given())
+
+    def _states(self) -> list[State]:
+        if self._final is not None:
+            return self._final(slice(0, len(self)))
+        return self._grouping.aggregates.states(self._accumulators)
 
     def mark(self) -> None:
         """Mark what changes from now on."""
@@ -205,7 +211,8 @@ class GroupTable:
     def later(self) -> Callable[[], Groups]:
         """What gives the groups as they are now, on any thread. Changes are marked from now on."""
         self.mark()
-        states = self._grouping.aggregates.states_later(self._accumulators)
+        final = self._final
+        states = self._grouping.aggregates.states_later(self._accumulators) if final is None else self._states
         keys, lanes, positions = [*map(list, self._keys)], self._lanes.given(), self._positions.given()
         types = self._grouping.keys
 
@@ -221,7 +228,11 @@ class GroupTable:
         marks = self._marks.to(len(self))
         numbers = np.flatnonzero(marks)
         marks[numbers] = False
-        states = self._grouping.aggregates.states_at(self._accumulators, numbers)
+        if self._final is None:
+            states = self._grouping.aggregates.states_at(self._accumulators, numbers)
+        else:
+            picked = pa.array(numbers)
+            states = [tuple(column.take(picked) for column in state) for state in self._states()]
         keys = [_at(parts, numbers) for parts in self._keys]
         return numbers, Groups(keys, states, self._lanes.values[numbers], self._positions.values[numbers])
 
@@ -231,10 +242,11 @@ class GroupTable:
 
     def pieces(self, bound: Bound) -> Iterator[Groups]:
         """The groups in pieces within the bound, the states of each made when it is asked for: those of all groups
-        would be written to memory and read from it again. Nothing may be added any more."""
+        would be written to memory and read from it again. Nothing may be added meanwhile."""
         keys, lanes, positions = self._whole_keys(), self._lanes.values, self._positions.values
-        states = self._grouping.aggregates.states_of_parts(self._accumulators)
-        self._accumulators = []  # of lists, say, the states hold all that they held
+        states = self._final or self._grouping.aggregates.states_of_parts(self._accumulators)
+        if not all(map(makes_parts, self._accumulators)):
+            self._final, self._accumulators = states, []  # of lists, say, the states hold all that they held
         for low in range(0, len(self), bound.rows):
             part = slice(low, min(low + bound.rows, len(self)))
             mine = [key.slice(low, part.stop - low) for key in keys]

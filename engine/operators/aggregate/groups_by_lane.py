@@ -44,9 +44,9 @@ class LaneTables:
         return (self._tables[lane].groups() for lane in sorted(self._tables))
 
     def pieces(self, bound: Bound) -> Iterator[Groups]:
-        """The same in pieces within the bound; a table is forgotten when all of its groups have been given."""
+        """The same in pieces within the bound. Nothing may be added meanwhile."""
         for lane in sorted(self._tables):
-            yield from self._tables.pop(lane).pieces(bound)
+            yield from self._tables[lane].pieces(bound)
 
     def _of(self, lane: int) -> GroupTable:
         if lane not in self._tables:

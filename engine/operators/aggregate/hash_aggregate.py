@@ -17,6 +17,8 @@ Rules:
    two states of one key merges them.
 6. When too much is held, groups go to files (``spilled_groups``). At the end they are put together again and emitted a
    batch at a time. Rows, their order and every digit are the same. Values are computed of a piece of groups at a time.
+7. Groups stay as they are until the last piece has left: so a cut that comes before that has the state before the
+   call, most of which earlier checkpoints have (``changes``).
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from ...buffers.stored_rows import StoredRows, rebatched
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
-from ...core.traits import Columns, Emission, Traits
+from ...core.traits import Columns, Cut, Emission, Traits
 from ...expressions.bounds import is_exact
 from ...kernels.groups import check_group_types
 from ...kernels.keys import valid_rows
@@ -79,6 +81,7 @@ class HashAggregate:
             deterministic=True,
             grouped_by=None if self.step == "partial" else self.by,
             blocking=True,
+            cut={"drain": Cut.BEFORE, "finish": Cut.BEFORE},
             takes_compact=True,
             lane_wise=self.step == "partial",
             may_miss_rows=self._may_miss_rows,
@@ -198,13 +201,11 @@ class RunningHashAggregate(Stateless):
 
     def drain(self, out: Output) -> Steps:
         """Emit all groups and forget them."""
-        self._drained = True
         return self._emit(self._round, out)
 
     def finish(self, out: Output) -> Steps:
         """Emit all groups. Once: after a restore the end may come again."""
-        drained, self._drained = self._drained, True
-        return None if drained else self._emit(FINAL_ROUND, out)
+        return None if self._drained else self._emit(FINAL_ROUND, out)
 
     def snapshot(self) -> pa.Table | None:
         """One row per group; one without group (``drained``) if a barrier or the end has come and no row since."""
@@ -318,19 +319,25 @@ class RunningHashAggregate(Stateless):
     # ------------------------------------------------------------------ output
 
     def _emit(self, round: int, out: Output) -> Steps:
-        self._steps = self._emit_spilled(round, out) if self._groups.spilled else self._emit_held(round, out)
+        self._steps = self._emit_all(round, out)
         return self._steps
+
+    def _emit_all(self, round: int, out: Output) -> Iterator[None]:
+        yield from self._emit_spilled(round, out) if self._groups.spilled else self._emit_held(round, out)
+        self._groups.clear()
+        self._logged = None
+        self._memory.hold(0)
+        self._drained = True
 
     def _emit_held(self, round: int, out: Output) -> Iterator[None]:
         """Compute the values of a piece of groups at a time."""
         self._merge()
         none = not self._groups.held
-        pieces = self._groups.taken(self._bound)
+        pieces = self._groups.pieces(self._bound)
         if none and not (self._config.by or self._partial or self._lane):
             pieces = iter([self._blank()])
         for groups in pieces:
             yield from self._put(self._records(groups), groups.lanes, round, out)
-        self._memory.hold(0)
 
     def _emit_spilled(self, round: int, out: Output) -> Iterator[None]:
         """Put the groups of all partitions into the order of their first rows."""

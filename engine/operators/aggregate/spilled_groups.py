@@ -4,9 +4,10 @@ Rules:
 
 1. When too much is held, partitions leave the memory: their groups go to a file each, and so do, from then on, the rows
    with such keys, unmerged. Rows of the other partitions are merged as before.
-2. At the end the partitions are taken one by one, each read from the first row to the last into groups of its own: so a
-   group is merged in the order of its rows, whether it has left or not. A partition that is too large in its turn is
-   parted by the next bits of the hash; when these are used up, it is held whatever it takes.
+2. At the end what is left leaves, too, and the partitions are taken one by one, each read from the first row to the
+   last into groups of its own: so a group is merged in the order of its rows, whether it has left or not. A partition
+   that is too large in its turn is parted by the next bits of the hash; when these are used up, it is held whatever it
+   takes. The files stay until all groups have been given.
 3. Some aggregates are merged at the cost of the groups (``Grouping.in_place``). They are merged when the rows that
    wait are as large as the groups, or, if the memory does not allow so many, at least half as large; with less,
    partitions leave. Other rows are merged whenever there are some, and before partitions leave.
@@ -81,12 +82,10 @@ class BoundedGroups:
         self.merge()
         return self._made if isinstance(self._made, GroupTable) and not self.spilled else None
 
-    def taken(self, bound: Bound) -> Iterator[Groups]:
-        """The groups in memory in pieces within the bound, those of lanes that are kept apart lane by lane. They belong
-        to the caller from now on."""
-        made = self._made
-        self.clear()
-        return iter(()) if made is None else made.pieces(bound)
+    def pieces(self, bound: Bound) -> Iterator[Groups]:
+        """The groups in memory in pieces within the bound, those of lanes that are kept apart lane by lane. Nothing may
+        be added meanwhile."""
+        return iter(()) if self._made is None else self._made.pieces(bound)
 
     @property
     def _table(self) -> GroupTable | LaneTables:
@@ -222,9 +221,7 @@ class BoundedGroups:
 
     def stored(self) -> Iterator[Groups]:
         """All groups, and rows of those that have left, as they lie: for a snapshot."""
-        self.merge()
-        self._write_buffer()
-        self._sealed[:] = True
+        self._end_writing()
         groups = self.groups
         if groups is not None:
             yield groups
@@ -232,26 +229,42 @@ class BoundedGroups:
             yield from self._of(partition)
 
     def results(self) -> Iterator[Groups]:
-        """All groups, partition by partition, each in the order of its first rows; then nothing is held."""
-        self.merge()
-        self._write_buffer()
-        self._sealed[:] = True
+        """All groups, partition by partition, each in the order of its first rows. They stay as they are, all in files:
+        whoever has taken them all clears. Nothing may be added meanwhile."""
+        self._end_writing()
+        groups = self.groups
+        if groups is not None:
+            self._made, self.bytes = None, 0
+            self._let_go(groups, np.arange(PARTITIONS))
+            self._sealed[:] = True
+        del groups
+        for partition in np.flatnonzero(self._left).tolist():
+            yield from self._results_of(partition)
+
+    def _results_of(self, partition: int) -> Iterator[Groups]:
+        inner = BoundedGroups(self._grouping, self._memory, self._level + 1)
+        try:
+            for rows in self._of(partition):
+                inner.add(rows)
+            yield from inner._last_results()
+        finally:
+            inner.clear()
+
+    def _last_results(self) -> Iterator[Groups]:
+        """The same, of which nothing stays."""
+        self._end_writing()
         groups = self.groups
         self._made, self.bytes = None, 0
         if groups is not None:
             yield groups
         del groups
         for partition in np.flatnonzero(self._left).tolist():
-            inner = BoundedGroups(self._grouping, self._memory, self._level + 1)
-            try:
-                for rows in self._of(partition):
-                    inner.add(rows)
-                for file in self._files[partition]:
-                    file.delete()
-                yield from inner.results()
-            finally:
-                inner.clear()
-        self.clear()
+            yield from self._results_of(partition)
+
+    def _end_writing(self) -> None:
+        self.merge()
+        self._write_buffer()
+        self._sealed[:] = True
 
     def _of(self, partition: int) -> Iterator[Groups]:
         for file in self._files[partition]:

@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.engine.plan.rounds import EARLIER_ROUND_ROWS
-from penstock.engine.planner.pipelines import LEAST_PACED, plan_job
+from penstock.engine.planner.pipelines import LEAST_PACED, ROUND_QUOTA, plan_job
 
 PATIENCE = 30.0
 TABLES = [pa.table({"n": range(1_000 * at, 1_000 * at + 40)}) for at in range(8)]
@@ -30,13 +30,13 @@ def quotas(flow: ps.Flow, **options) -> list[int | None]:
 
 def test_lane_reads_as_many_rows_a_round_as_the_flow_says() -> None:
     assert quotas(flow_of(0.0, 0.0, round_rows=77)) == [77, 77]
-    assert quotas(flow_of(0.0)) == [EARLIER_ROUND_ROWS]
+    assert quotas(flow_of(0.0)) == [ROUND_QUOTA]
     assert "a round reads 77 rows a lane" in flow_of(0.0, round_rows=77).explain()
 
 
 @pytest.mark.parametrize(
     ("rate", "lanes", "rows"),
-    [(20_000, 8, 1_250), (20_000, 32, LEAST_PACED), (10, 8, LEAST_PACED), (10**6, 1, EARLIER_ROUND_ROWS)],
+    [(20_000, 8, 1_250), (20_000, 32, LEAST_PACED), (10, 8, LEAST_PACED), (10**6, 1, ROUND_QUOTA)],
 )
 def test_round_of_a_source_with_a_rate_takes_half_a_second(rate: float, lanes: int, rows: int) -> None:
     assert quotas(flow_of(rate, lanes=lanes), parallelism=1) == [rows]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import FlowError, InternalError, PenstockError, UserCodeError
 from penstock.engine.core.operator import OperatorConfig, Output, Stateless
 from penstock.engine.core.traits import Cut, Traits
-from penstock.engine.operators import LookupJoin
+from penstock.engine.operators import Aggregate, HashAggregate, LookupJoin
 from penstock.engine.operators.rowwise import map_batches
 from penstock.engine.runtime.driver import at_once
 from penstock.engine.runtime.operator_chain import OperatorChain, OperatorInstance
@@ -27,6 +28,8 @@ from support.cut_operators import events_of
 from support.driver_rig import batch
 from support.index_kinds import Delayed
 from support.operator_cases import INDEX, LIKE, ONE, TWO, ports_of, schemas_of
+from support.operator_harness import context
+from support.spilling import budget
 from support.sweeps import seeds
 
 ELSEWHERE: dict[str, OperatorConfig] = {
@@ -115,6 +118,29 @@ def test_a_call_that_gives_less_when_it_is_made_again_is_an_error(
     again.put_back(*first.capture())
     with pytest.raises(error, match="fewer rows when it was called again"):
         again.go_on(lambda: False)
+
+
+@pytest.mark.parametrize("budgeted", [False, True])
+def test_an_aggregate_that_is_cut_while_it_emits_puts_no_group_aside(budgeted: bool) -> None:
+    """Its state has them already, all as before; only how many have left is in flight."""
+    config = HashAggregate(("x",), (Aggregate("n", None, "count"),))
+    given = batch(0, 0, *range(30))
+    with budget(0 if budgeted else 1 << 30) as task:
+        where = replace(context(), output_rows=3, memory=task.account("op"))
+        operator = OperatorInstance("op", config.build(where, [given.records.schema], None), cut=config.traits.cut)
+        left: list[Batch] = []
+        chain = OperatorChain([operator], left.append)
+        chain.push(0, given)
+        chain.go_on(at_once)
+        before = chain.snapshot()["op"]
+        chain.call(chain.finish_steps()[0])
+        while len(left) < 4:
+            chain.go_on(at_once)
+        flight, aside = chain.capture()
+        assert aside == []
+        assert [(each.method, each.given) for each in flight.aside] == [("finish", {0: 12})]
+        assert chain.snapshot()["op"].sort_by("position").equals(before.sort_by("position"))
+        chain.close()
 
 
 @pytest.mark.parametrize(
