@@ -3,8 +3,8 @@
 An operator holds ``rows`` rows (groups, keys that were seen, rows of a join's right side) and its states are stored in
 a local folder, in this process. *Full*: all of it; *changed*: the mean of twelve checkpoints, for each of which one row
 of a hundred has changed or come. *Pause*: what the operator itself does for one of these. *Restore*: read and built
-from all parts, beside the same from one. *Restarted*: bytes of the first checkpoint behind the restore. Seconds are of the
-processor, of all threads; those of the pause of one thread.
+from all parts, beside the same from one. *Restarted*: bytes of the first checkpoint behind the restore. Seconds are of
+the processor, of all threads; those of the pause of one thread.
 """
 
 from __future__ import annotations
