@@ -10,8 +10,7 @@ Rules:
    node is common: what reads one side first must not hold up the other one.
 4. Nobody may count on the parts behind the join: up to the next exchange there are operators that take each row for
    itself, or each lane (partial aggregates), and joins whose right side is broadcast, too.
-5. Not where somebody outside gives the splits or sets the pace, and not with the order of arrival, where barriers may
-   overtake batches: those of a broadcast cannot go to others.
+5. Not where somebody outside gives the splits or sets the pace, and not with the order of arrival.
 """
 
 from __future__ import annotations
