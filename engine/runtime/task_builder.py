@@ -249,6 +249,8 @@ class _Builder:
         for pipeline in self._stage.pipelines:
             self._parts.drivers.insert(0, self._driver(pipeline))
         self._parts.opening += self._restored.flight is not None
+        for parts in self._restored.parts.values():
+            let_go(parts)
         return self._parts
 
     def discard(self) -> None:
@@ -467,7 +469,6 @@ class _Builder:
                 check_members(running, operator.is_sink)
             emits = operator.config.output_schema(operator.inputs) if is_users and not operator.is_sink else None
             plain = () if traits_of(operator.config).takes_compact else operator.inputs
-        let_go(context.stored)
         built = OperatorInstance(
             operator.id,
             running,
