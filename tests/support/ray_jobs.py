@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from penstock.engine.flow.flow import Flow
+from penstock.engine.planner.graph import Order
 
 SPLITS = 24
 ROWS_PER_SPLIT = 400
@@ -25,9 +26,9 @@ def tables() -> list[pa.Table]:
     ]
 
 
-def gather_flow(out: Path, rate: float = 0.0, name: str = "gather") -> Flow:
+def gather_flow(out: Path, rate: float = 0.0, name: str = "gather", order: Order = "deterministic") -> Flow:
     """Two stages: read and derive in parallel, gather, write. ``rate``: rows per second of the source."""
-    flow = Flow(name, lanes=4)
+    flow = Flow(name, lanes=4, order=order)
     numbers = flow.from_tables(tables(), rate=rate)
     squares = numbers.with_columns(square=pc.multiply(pc.field("n"), pc.field("n"))).filter(pc.field("n") > 99)
     squares.gather().write_parquet(out)
