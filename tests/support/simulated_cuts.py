@@ -9,7 +9,8 @@ The model:
    there.
 3. The snapshot is complete when every channel's barrier has been seen, or the channel is closed. What was recorded is
    put back in front of the channels of the same subtask, and everything goes on as if nothing had happened.
-4. A task whose data had ended says so again: a consumer may have finished, and is restored without a flight.
+4. A task whose data had ended says so again: a consumer may have finished, and is restored without a flight. That a
+   channel was closed is no state either: its producer is built again, and closes it again.
 5. A cut drops the orders for older barriers: a source that placed one behind it, at its end, would take the commit of
    the cut for that of its end.
 6. A task that has not started does not cut: else its coordinator would never learn that the order to start was lost.
@@ -86,7 +87,7 @@ class CutTask(SimulatedTask):
         self._restored = None
         self.state.round, self.data_ended = flight.round, flight.data_ended
         for channel, found in zip(self.inputs, flight.inputs, strict=True):
-            channel.round, channel.drained, channel.closed = found.round, found.drained, found.closed
+            channel.round, channel.drained = found.round, found.drained
             channel.data_ended = channel.all_processed = found.data_ended
             channel.elements.extendleft(reversed(found.elements))
         for (_, _, output), elements in zip(self.outputs, flight.outputs, strict=True):
@@ -155,7 +156,7 @@ class CutTask(SimulatedTask):
     def _begin(self, checkpoint: CheckpointId, open_channels: list[int]) -> None:
         self._give_up()
         written, state, outputs = self._take_written(), self._state_at(checkpoint), self._pass_on(checkpoint)
-        inputs = [ChannelFlight(c.round, c.data_ended, c.drained, c.closed) for c in self.inputs]
+        inputs = [ChannelFlight(c.round, c.data_ended, c.drained) for c in self.inputs]
         flight = Flight(inputs, outputs, self.state.round, self.data_ended)
         self._pass(checkpoint)
         self.triggers = [trigger for trigger in self.triggers if trigger.checkpoint > checkpoint]

@@ -57,7 +57,6 @@ class ChannelFlight:
     round: int
     data_ended: bool
     drained: bool
-    closed: bool
     elements: list[Element] = field(default_factory=list)
 
 

@@ -78,7 +78,8 @@ def check_fork(cluster: SimulatedCluster, seed: int) -> None:
 
 
 def cluster_for(seed: int) -> SimulatedCluster:
-    """In some seeds tasks cut as a whole, and they keep more or fewer checkpoints, or none when the job ends."""
+    """In some seeds tasks cut as a whole, and they keep more or fewer checkpoints, or none when the job ends; in some a
+    region that restarts is gone for long."""
     chance, flows = random.Random(seed), flows_for(seed)
     settings = replace(
         SETTINGS,
@@ -87,6 +88,8 @@ def cluster_for(seed: int) -> SimulatedCluster:
     )
     if not flows[0].feed and chance.random() < 0.4:  # what trainers have seen, nobody can take back
         settings = replace(settings, retention=RetentionPolicy.NEVER)
+    if chance.random() < 0.2:  # other regions' checkpoints go on
+        settings = replace(settings, restart_delay=0.1, max_restart_delay=0.3)
     if chance.random() < 0.5:
         settings = replace(settings, unaligned=True, alignment_timeout=chance.choice((0, 0, 0.02)))
         return SimulatedCluster(seed, that_cut(flows), settings=settings, task_type=CutTask)

@@ -1,4 +1,4 @@
-"""On Ray: a process of one flow dies and comes back late; the rows of another flow of the job become visible meanwhile."""
+"""On Ray: a process of one flow dies and comes back late; rows of another flow of the job become visible meanwhile."""
 
 from __future__ import annotations
 
