@@ -393,7 +393,6 @@ class SimulatedCluster:
         held = next((state for state in newest.tasks if state.task == order.task), None) if newest is not None else None
         expected = newest.checkpoint if newest is not None else None
         if held is not None and held.cut is not None and order.restored_from != expected:
-            self.seen.add("carried since")
             expected = held.cut if order.restored_from < held.cut else order.restored_from
         assert order.restored_from == expected, (
             f"{order.task} restarts from {order.restored_from}, but the store's newest is {expected}"
