@@ -57,7 +57,7 @@ def test_a_seed_gives_the_same_run_every_time() -> None:
 def test_faults_of_every_kind_happen() -> None:
     """Else the other tests show little."""
     kinds: set[str] = set()
-    for seed in range(230):
+    for seed in range(500):
         kinds |= simulate(seed).seen
     assert kinds == {
         *("drop", "double", "kill_task", "kill_coordinator", "second_coordinator", "cancel", "snapshot", "commit"),
