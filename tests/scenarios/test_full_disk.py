@@ -19,12 +19,16 @@ import pytest
 import penstock as ps
 from support.small_disk import limited, read_only, small_disk
 
-SPLITS, ROWS = 64, 2_000
-SIZE = 4 * 2**20
+SPLITS, ROWS = 64, 6_000
+SIZE = 8 * 2**20
 """Bytes of the disk, or of the largest file. All outputs take two MiB."""
 
-RATE = 40_000.0
-"""Rows per second: 128,000 of them last three seconds, long enough for the disk to fill up in the middle."""
+LIMIT = 16 * 2**10
+"""Bytes of the largest file, where no output may be written. An entry of the log takes five to eleven KiB, an output of
+one split twenty and more."""
+
+RATE = 120_000.0
+"""Rows per second: 384,000 of them last three seconds, long enough for the disk to fill up in the middle."""
 
 PATIENCE = 60.0
 
@@ -46,9 +50,10 @@ def make_flow(output: Path, rate: float = 0.0) -> ps.Flow:
 
 @contextmanager
 def unwritable(kind: str, disk: Path) -> Iterator[None]:
-    """Nothing can be written to the disk while this lasts (or, kind "limit", no file of more than a few bytes)."""
+    """Nothing can be written to the disk while this lasts (or, kind "limit", no file of an output; the log's are
+    smaller)."""
     if kind != "full":
-        with limited(16) if kind == "limit" else read_only(disk):
+        with limited(LIMIT) if kind == "limit" else read_only(disk):
             yield
         return
     filler = disk / "filler"

@@ -23,6 +23,7 @@ from penstock.actors.storage.snapshots import SnapshotFiles
 from penstock.coordinator.model.manifest import Claim, Ended, LogEntry, Manifest, decode
 from penstock.engine.core.errors import StorageError
 from penstock.engine.core.identity import StateHandle
+from penstock.engine.state.change_log import merged
 from support.engine_simulation_flows import JOB
 from support.memory_store import MemoryStore
 
@@ -157,10 +158,10 @@ class SimulatedSnapshots(SnapshotFiles):
         self._filesystem, self._folder = disk, FOLDER
         self._world, self._storage = world, storage
 
-    def read(self, handles: Iterable[StateHandle]) -> dict[str, pa.Table]:
+    def _tables(self, handles: Iterable[StateHandle]) -> dict[str, list[pa.Table]]:
         if self._world.fault("restore"):
             raise StorageError("simulated: the state cannot be read")
-        return super().read(handles)
+        return super()._tables(handles)
 
     def delete(self, handles: Iterable[StateHandle]) -> None:
         handles = list(handles)
@@ -172,4 +173,4 @@ def last_tables(storage: Storage, snapshots: SnapshotFiles) -> Mapping[str, pa.T
     """The tables of the newest checkpoint, by operator, of all tasks."""
     manifest = storage.newest()
     handles = [] if manifest is None else [handle for task in manifest.tasks for handle in task.state]
-    return SnapshotFiles.read(snapshots, handles)
+    return {name: merged(tables) for name, tables in SnapshotFiles._tables(snapshots, handles).items()}
