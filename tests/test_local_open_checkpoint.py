@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.engine.core.operator import OperatorContext, Output
 
 PATIENCE = 60.0
 RELEASED = threading.Event()
 TABLE = pa.table({"n": range(10)})
 
 
+@dataclass(frozen=True)
 class Holding:
-    """A function that comes back when it is told to."""
+    """An operator whose pieces last until they are released. (A function would be called beside the driver.)"""
 
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    kind: str = "holding"
+    traits: ClassVar[ps.Traits] = ps.Traits()
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        return inputs[0]
+
+    def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningHolding:
+        return RunningHolding()
+
+    def describe(self) -> str:
+        return "until it is released"
+
+
+class RunningHolding(ps.Stateless):
+    def process(self, port: int, batch: ps.Batch, out: Output) -> None:
         assert RELEASED.wait(PATIENCE)
-        return batch
+        out.emit(batch)
 
 
 @pytest.fixture(autouse=True)
@@ -34,16 +53,20 @@ def release() -> Iterator[None]:
 def held(order: str, folder: Path) -> ps.Flow:
     flow = ps.Flow("held", order=order)
     rows = flow.from_tables([TABLE] * 4, name="rows").rebalance()
-    rows.map_batches(Holding, TABLE.schema, name="held").rebalance().write_parquet(folder, name="out")
+    rows.apply(Holding(), name="held").rebalance().write_parquet(folder, name="out")
     return flow
 
 
 def sentence(job: ps.Job, part: str) -> str:
     """What ``why`` says of open checkpoints, once it has that part."""
-    while True:
-        for words in job.why():
+    said: list[str] = []
+    until = time.monotonic() + PATIENCE / 2
+    while time.monotonic() < until:
+        said = job.why()
+        for words in said:
             if words.startswith("checkpoint ") and part in words:
                 return words
+    raise AssertionError(f"{part!r} was never said: {said}")
 
 
 @pytest.mark.parametrize(("order", "alignment"), [("arrival", "aligned"), ("deterministic", "unaligned")])
@@ -69,9 +92,9 @@ def test_failed_checkpoint_names_the_operator_too(tmp_path: Path, order: str, al
     )
     job = ps.run_local(held(order, tmp_path / "out"), checkpoints=every)
     try:
-        failed = None
-        while failed is None:
-            failed = job.checkpoints().failed
+        job.wait_until(lambda status: status.checkpoints_failed > 0, PATIENCE)
+        failed = job.checkpoints().failed
+        assert failed is not None
         assert "was not complete after 0.4 s; it waited for the snapshots of " in failed.failure
         assert ": held has been at a piece for 0." in failed.failure
     finally:

@@ -51,6 +51,6 @@ def test_stalled_consumer_bounds_what_is_in_flight(tmp_path: Path, way: str) -> 
         assert sum(source.rows for found in known.values() for source in found.sources) < SOURCE.rows
         sentences = job.why()[1:]
         assert {each.split("[")[0] for each in sentences if each.endswith("others wait for it")} == {"edge"}, sentences
-        assert sum("waits for output: edge" in each for each in sentences) == 2, sentences
+        assert sum("wide waits for output: edge" in each for each in sentences) == 2, sentences
         go.touch()
         assert job.result("found").num_rows == SOURCE.rows
