@@ -103,7 +103,7 @@ def run_local(
     def plan_as(planned: Planned) -> JobPlan:
         job = name or flow.name
         plan = plan_with_inputs(flow, planned, asked, job, from_snapshot=from_snapshot, include_new=include_new)
-        return replace(plan, audit=audit)
+        return replace(plan, audit=audit, access=plan.access.with_those_of([asked]))
 
     def begin(plan: JobPlan, place: Place, resume: Resume) -> Job:
         begun = begin_in(

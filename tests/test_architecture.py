@@ -148,6 +148,8 @@ PROCESS_WIDE = {
     "results that outlive their job, for the next one of that folder": "engine.sinks.collect.COLLECTED",
     "footers, which planning and all tasks of the process read": "engine.sources.parquet_files._FOOTERS",
     "where footers say that indexes of pages are": "engine.sources.parquet_index._KNOWN",
+    "what this process was told of stores, and what no text of it may tell": """
+        engine.core.shown._HIDDEN engine.files.store_options._GIVEN""",
     "stores that this process has reached, and waits for": """
         engine.files.object_store._ANSWERED engine.files.object_store._ASKING""",
     "memory of each thread": "engine.kernels.scratch._places",
@@ -186,7 +188,8 @@ RULES = (
     Rule((CHECKSUMS,), inside=(), outside=frozenset({"xxhash"})),
     Rule(ERRORS[1:], inside=ERRORS),
     Rule(SQL, inside=("engine.core", "engine.expressions"), outside=ARROW | {"sqlglot"}),
-    Rule(("engine.files.object_store",), inside=ERRORS, outside=ARROW | {"obstore"}),
+    Rule(("engine.files.store_options",), inside=ERRORS),
+    Rule(("engine.files.object_store",), inside=(*ERRORS, "engine.files.store_options"), outside=ARROW | {"obstore"}),
     Rule(
         ("coordinator.checkpoint.pending", "coordinator.model.execution_graph"),
         inside=("coordinator.model", "coordinator.state.tasks", IDENTITY, MACHINES),

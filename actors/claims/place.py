@@ -8,8 +8,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, cast
 
 from ...coordinator.model.events import Failure
 from ...coordinator.model.manifest import Ended, LogEntry, Manifest
@@ -17,6 +17,7 @@ from ...coordinator.model.settings import Settings
 from ...engine.core.errors import ConfigurationError
 from ...engine.core.shown import hides_credentials
 from ...engine.files.durable import goes_with_process, was_removed
+from ...engine.files.store_options import StorageOptions
 from ..protocol.settings import Checkpoints
 from ..protocol.translate import error_of
 from ..storage.log import read_log_in
@@ -42,6 +43,7 @@ class Place:
     release: Callable[[], None]
     stays: bool = True
     local_copies: bool = False
+    storage_options: StorageOptions | None = field(default=None, repr=False, compare=False)
 
 
 def place_in(checkpoints: Checkpoints | str | os.PathLike[str]) -> Place:
@@ -49,7 +51,14 @@ def place_in(checkpoints: Checkpoints | str | os.PathLike[str]) -> Place:
     asked = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
     folder = checkpoint_folder(asked.folder)
     copies = "://" in folder if asked.local_copies is None else asked.local_copies
-    return Place(folder, asked.for_coordinator(), lambda: None, local_copies=copies)
+    return Place(
+        folder,
+        asked.for_coordinator(),
+        lambda: None,
+        True,
+        copies,
+        cast("StorageOptions | None", asked.storage_options),
+    )
 
 
 def is_left_behind(folder: str) -> bool:

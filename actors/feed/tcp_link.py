@@ -26,6 +26,7 @@ from ...engine.core.errors import SetupError, TaskLostError
 from ...engine.core.identity import Attempt, TaskId
 from ...engine.core.shown import hides_credentials
 from ...engine.feed.messages import Ask, Reply, end_for
+from ...engine.files.store_options import StoreAccess
 from ..transport.dialling import Endpoint, Secrets, Stop, connect
 from ..transport.frames import GarbageError
 from ..transport.greeting import Caller, GreetingError
@@ -55,6 +56,8 @@ class TcpRoute:
     job: str
     feed: str
     secrets: Secrets = field(repr=False)
+    access: StoreAccess = field(default_factory=StoreAccess, repr=False, compare=False)
+    """By which readers find the folder, if it is in a bucket."""
 
     def open(self) -> TcpLink:
         """A link for one reader."""

@@ -107,7 +107,7 @@ def run(
         job = name or flow.name
         plan = plan_with_inputs(flow, planned, place, job, from_snapshot=from_snapshot, include_new=include_new)
         _check(plan, runtime, place, resume, from_snapshot or resume_model)
-        return replace(plan, audit=audit)
+        return replace(plan, audit=audit, access=plan.access.with_those_of([place]))
 
     def begin(plan: JobPlan, place: Place, resume: Resume) -> Job:
         begun = begin_in(

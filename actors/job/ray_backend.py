@@ -140,7 +140,7 @@ class RayBackend:
     def feed_route(self, job: str, feed: str) -> TcpRoute:
         if self._secrets is None:
             raise InternalError(f"job {job!r} has no secrets")
-        return TcpRoute(self._folder, job, feed, self._secrets)
+        return TcpRoute(self._folder, job, feed, self._secrets, self._plan.access)
 
     # ------------------------------------------------------------------ processes
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from ...coordinator.model.restarts import FailureRate, FixedDelay, RestartPolicy
@@ -17,6 +18,7 @@ from ...coordinator.model.settings import Settings
 from ...engine.core.arguments import checked
 from ...engine.core.errors import ConfigurationError
 from ...engine.core.shown import hides_credentials
+from ...engine.files.object_store import storage_options
 from ..storage.stores import checkpoint_folder
 
 Duration: TypeAlias = str | float
@@ -86,9 +88,14 @@ class Checkpoints:
     """Whether each machine keeps copies of the states that were written there for the newest checkpoint, so that a
     restart there does not read them from the folder. None: if the folder is in an object store. Worth while for a
     shared folder that is slow, too."""
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+    """Who asks the bucket of the folder, and where: ``access_key_id``, ``secret_access_key``, ``session_token``,
+    ``region``, ``endpoint``, ``allow_http``, …, as obstore names them. They hold for all of the bucket and reach every
+    process of the job, and are written down nowhere. None: the environment says it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", checkpoint_folder(self.folder))
+        object.__setattr__(self, "storage_options", storage_options([str(self.folder)], self.storage_options))
         self.for_coordinator()
 
     @property

@@ -49,8 +49,9 @@ from ...coordinator.model.records import decode_record, encode_record
 from ...coordinator.model.store import Store
 from ...engine.core.errors import ConfigurationError, DamagedFileError, PenstockError, StorageError
 from ...engine.files.durable import make_folder, sync_folder
-from ...engine.files.object_store import escaped
+from ...engine.files.object_store import bucket_of, escaped
 from ...engine.files.paths import DataFile, absolute, is_local, resolve, safe_name, storage_error
+from ...engine.files.store_options import given
 from ...engine.integrity.checksums import running_digest
 from ...engine.plan.rounds import CHUNK_ROWS
 from ...engine.sources.fed import PIECE_BYTES, NoRows
@@ -239,6 +240,7 @@ def stage_with(
     run, root = uuid.uuid4().hex, _root(job, source, system)
     url = absolute(folder)
     address = f"{url.rstrip('/')}/{root}/{run}"
+    _refuse_options(address)
     filesystem, place = resolve(address)
     above = os.path.dirname(place)
     started = time.monotonic()
@@ -356,6 +358,16 @@ def _written(frame: Any, schema: pa.Schema, place: str, source: str) -> tuple[St
     # where all partitions are empty, Spark may find out that there is nothing to do and ask nobody
     count = 1 + max(found) if found else _partitions_of(frame)
     return tuple(found.get(partition, StagedPartition("", 0, 0, "")) for partition in range(count))
+
+
+def _refuse_options(address: str) -> None:
+    """Executors, which have nothing of ours, cannot be told what is in no text and no environment."""
+    found = bucket_of(address)
+    if found is not None and given(found[0].scheme, found[0].name):
+        raise ConfigurationError(
+            f"rows cannot be staged in {found[0].address}, of which storage_options say how it is reached",
+            "say it in the environment, also of the executors, or choose another checkpoint folder",
+        )
 
 
 def _who_asks(place: str) -> str:

@@ -192,7 +192,7 @@ def plain_address(url: str | os.PathLike[str], what: str) -> str:
         raise ConfigurationError(
             f"{what} {place} holds more than a place",
             "give s3://bucket/folder alone: the address is written down with the job; who asks, region and endpoint "
-            "belong into the environment (AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL, …)",
+            "belong into storage_options=, or the environment (AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL, …)",
         )
     return place
 

@@ -101,7 +101,7 @@ def _guarded(function: Any, name: str, raises: type[PenstockError], hints: Calla
             return fit(value)
         except _Unfit as unfit:
             told = f": {unfit}" if unfit.args else ""
-            message = f"{name}: {said}={_SHORT.repr(value)} does not fit{told}"
+            message = f"{name}: {said}={'…' if said in _HIDDEN else _SHORT.repr(value)} does not fit{told}"
             raise raises(message, f"give {words}{_each(kinds[parameter])}") from None
 
     @functools.wraps(function)
@@ -117,6 +117,8 @@ def _guarded(function: Any, name: str, raises: type[PenstockError], hints: Calla
     return guarded
 
 
+_HIDDEN = {"storage_options"}
+"""Arguments that hold secrets: of what was given nothing is told."""
 _ORDERED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _SHORT = reprlib.Repr()

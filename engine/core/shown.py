@@ -8,11 +8,13 @@ Rules:
    what the command line prints, and the ``repr`` of what holds a path (:func:`hides_credentials`). Whatever else prints
    a path calls :func:`shown`.
 3. What is shown twice stays as it is.
+4. Words that this process was told to hide (:func:`hide`) are in no text, in a URL or not.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TypeVar
 from urllib.parse import unquote
 
@@ -20,11 +22,23 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]*")
 _HARMLESS = {"region", "scheme", "endpoint_override", "mode"}
 """Parameters of a query that are shown, unless they look like more."""
 
+_LEAST_HIDDEN = 6
+"""Letters of a word that is hidden: shorter ones are no secrets, and parts of others."""
+_HIDDEN: set[str] = set()
+"""Words that are secret in this process."""
+
 T = TypeVar("T")
+
+
+def hide(words: Iterable[str]) -> None:
+    """From now on no text of this process has these words."""
+    _HIDDEN.update(word for word in words if len(word) >= _LEAST_HIDDEN)
 
 
 def shown(text: str) -> str:
     """The text, with every URL in it as it may be seen."""
+    for word in tuple(_HIDDEN):
+        text = text.replace(word, "…")
     return _URL.sub(lambda found: _url(found[0]), text) if "://" in text else text
 
 

@@ -5,7 +5,7 @@ Rules:
 1. An address is ``s3://bucket/key``, ``gs://bucket/key`` or ``az://container/key``. Who asks, and where, stands in the
    environment (``AWS_ACCESS_KEY_ID``, ``AWS_REGION``, ``AWS_ENDPOINT_URL``, ``GOOGLE_APPLICATION_CREDENTIALS``,
    ``AZURE_STORAGE_ACCOUNT_NAME``, …) or is what the machine may do; an address may say it too, as pyarrow's may
-   (``s3://KEY:SECRET@bucket/key?endpoint_override=…``).
+   (``s3://KEY:SECRET@bucket/key?endpoint_override=…``), or options of the bucket (``store_options``).
 2. What a store refuses is raised as OSError, with its number where there is one.
 3. ``create`` is a conditional put (``If-None-Match: *``). A store may do it and lose the reply, and the next try is
    told that the object is there: a nonce in its metadata says whose it is.
@@ -26,7 +26,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -38,6 +38,8 @@ from urllib.parse import parse_qsl, quote, unquote
 from pyarrow import fs
 
 from ..core.errors import ConfigurationError
+from ..core.shown import shown
+from .store_options import Settings, StorageOptions, StoreAccess, checked_settings, client_part, given
 
 SCHEMES = ("s3", "gs", "az")
 """Of addresses that lead to object stores."""
@@ -246,11 +248,7 @@ class Bucket:
     def address(self) -> str:
         """Which bucket it is, however an address says it: without who asks, and with the endpoint if it is not the one
         of the environment."""
-        asked = dict(self.settings).get("endpoint", "").rstrip("/")
-        elsewhere = asked and asked != _endpoint_of_environment(self.scheme).rstrip("/")
-        return (
-            f"{self.scheme}://{asked.partition('://')[2]}/{self.name}" if elsewhere else f"{self.scheme}://{self.name}"
-        )
+        return _address(self.scheme, self.name, self._said)
 
     @contextmanager
     def asked(self, key: str, *, answers: bool = True) -> Iterator[None]:
@@ -274,7 +272,12 @@ class Bucket:
 
     @property
     def _client(self) -> Any:
-        return _client(self, self in _ANSWERED)
+        return _client(self.scheme, self.name, self._said, self in _ANSWERED)
+
+    @property
+    def _said(self) -> Settings:
+        """What the address says, or else the user's options of the bucket do; nothing: the environment is asked."""
+        return self.settings or given(self.scheme, self.name)
 
 
 _ANSWERED: set[Bucket] = set()
@@ -324,6 +327,43 @@ def bucket_of(address: str) -> tuple[Bucket, str] | None:
             "write the key as it is, without //, . and ..; objects with such keys must be renamed",
         )
     return Bucket(scheme, name, settings), path
+
+
+def storage_options(addresses: Sequence[str], options: Mapping[str, str] | None) -> StorageOptions | None:
+    """A user's options of the buckets that absolute addresses lead to, which hold from now on. Raises
+    ConfigurationError."""
+    if options is None:
+        return None
+    settings: dict[tuple[str, str], Settings] = {}
+    for address in addresses:
+        found = bucket_of(address)
+        if found is None:
+            remedy = "leave them out: they are options of buckets (s3://, gs://, az://)"
+            raise ConfigurationError(f"storage_options say nothing of {address}, which is in no bucket", remedy)
+        bucket = found[0]
+        if bucket.settings:
+            remedy = f"give {bucket.scheme}://{bucket.name}/… alone, and all of it in the options"
+            raise ConfigurationError(f"{address} says what storage_options say too", remedy)
+        settings[bucket.scheme, bucket.name] = checked_settings(bucket.scheme, options)
+        _check_stays(bucket, settings[bucket.scheme, bucket.name])
+    access = StoreAccess(settings)
+    access.use()
+    return StorageOptions(options, access)
+
+
+def _check_stays(bucket: Bucket, settings: Settings) -> None:
+    """Jobs of this process may be at work in the bucket: it does not become another one of the same name."""
+    if bucket in _ANSWERED and bucket.address != _address(bucket.scheme, bucket.name, settings):
+        raise ConfigurationError(
+            f"{bucket.scheme}://{bucket.name} has another endpoint in storage_options than it was found at",
+            "give the same endpoint, or use the other store from another process",
+        )
+
+
+def _address(scheme: str, name: str, said: Settings) -> str:
+    asked = dict(said).get("endpoint", "").rstrip("/")
+    elsewhere = asked and asked != _endpoint_of_environment(scheme).rstrip("/")
+    return f"{scheme}://{asked.partition('://')[2]}/{name}" if elsewhere else f"{scheme}://{name}"
 
 
 def escaped(address: str) -> str:
@@ -378,7 +418,7 @@ def _refusal(key: str, told: str) -> OSError:
     line = next((line for line in told.splitlines() if line.strip()), "no reason was given")
     words = [re.sub(r"<[^>]*>", " ", _QUERY.sub("", line)).strip()]
     words += [found[1] for name in ("Code", "Message") if (found := re.search(f"<{name}>([^<]*)</{name}>", told))]
-    return OSError(f"{key}: {': '.join(dict.fromkeys(words))}")
+    return OSError(shown(f"{key}: {': '.join(dict.fromkeys(words))}"))
 
 
 def _stored(meta: Any) -> StoredObject:
@@ -407,33 +447,40 @@ def _errors() -> Any:
 
 
 @lru_cache(maxsize=64)
-def _client(bucket: Bucket, answered: bool) -> Any:
+def _client(scheme: str, name: str, said: Settings, answered: bool) -> Any:
     """The connections to a bucket, for each process. ``answered``: rule 6."""
     stores = _stores()
-    settings: dict[str, Any] = dict(bucket.settings)
-    retries = _PATIENT if answered else _RETRIES
+    settings, connection = client_part(dict(said))
+    options = CLIENT | connection
+    more: dict[str, Any] = {"retry_config": _PATIENT if answered else _RETRIES}
     try:
-        if bucket.scheme == "gs":
+        if scheme == "gs":
             # the address of a server is in the credentials, if at all: who wrote http there means it
-            options = CLIENT | {"allow_http": True}
-            return stores.GCSStore(bucket.name, config=settings or None, client_options=options, retry_config=retries)
-        endpoint = settings.get("endpoint") or _endpoint_of_environment(bucket.scheme)
+            options |= {"allow_http": True}
+            return stores.GCSStore(name, config=settings or None, client_options=options, **more)
+        endpoint = settings.get("endpoint") or _endpoint_of_environment(scheme)
         if endpoint:
             settings["endpoint"] = endpoint
-        elif (
-            bucket.scheme == "s3"
-            and "region" not in settings
-            and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & set(os.environ)
-        ):
-            settings |= _found_region(bucket.name)
-        options = CLIENT | ({"allow_http": True} if endpoint.startswith("http://") else {})
-        kind = stores.S3Store if bucket.scheme == "s3" else stores.AzureStore
-        return kind(bucket.name, config=settings or None, client_options=options, retry_config=retries)
+        elif scheme == "s3" and "region" not in settings and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & set(os.environ):
+            settings |= _found_region(name)
+        if endpoint.startswith("http://"):
+            options |= {"allow_http": True}
+        if "access_key_id" in settings:
+            more["credential_provider"] = _provider(settings)
+        kind = stores.S3Store if scheme == "s3" else stores.AzureStore
+        return kind(name, config=settings or None, client_options=options, **more)
     except _errors().BaseError as error:
         raise ConfigurationError(
-            f"{bucket.scheme}://{bucket.name} cannot be reached: {_refusal(bucket.name, str(error))}",
-            "check the address, and what the environment says of the store",
+            f"{scheme}://{name} cannot be reached: {_refusal(name, str(error))}",
+            "check the address, storage_options, and what the environment says of the store",
         ) from None
+
+
+def _provider(settings: dict[str, Any]) -> Any:
+    """Says who asks, whole: with a key that was given goes no session of the environment. Takes it out of settings."""
+    names = {"access_key_id": "access_key_id", "secret_access_key": "secret_access_key", "token": "session_token"}
+    credential = {of: settings.pop(name, None) for of, name in names.items()} | {"expires_at": None}
+    return lambda: credential
 
 
 def _stores() -> Any:

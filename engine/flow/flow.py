@@ -192,9 +192,12 @@ class Flow(Graph):
         filter: pc.Expression | None = None,
         name: str | None = None,
         rate: Rate = 0.0,
+        storage_options: Mapping[str, str] | None = None,
     ) -> Stream:
-        """Read Parquet files or folders, in the order of their paths."""
-        source = ParquetSource(path, columns=None if columns is None else tuple(columns), filter=filter)
+        """Read Parquet files or folders, in the order of their paths. ``storage_options``: who asks their bucket, and
+        where (``access_key_id``, ``secret_access_key``, ``endpoint``, ``region``, …); else the environment says it."""
+        wanted = None if columns is None else tuple(columns)
+        source = ParquetSource(path, columns=wanted, filter=filter, storage_options=storage_options)
         return self.from_source(source, name=name, rate=rate)
 
     @checked()
@@ -206,15 +209,25 @@ class Flow(Graph):
         null_values: Sequence[str] | None = None,
         name: str | None = None,
         rate: Rate = 0.0,
+        storage_options: Mapping[str, str] | None = None,
     ) -> Stream:
         """Read CSV files with a header, one split a file. ``types``: of columns that should not be inferred;
-        ``null_values``: texts that stand for a missing value, in text columns too."""
-        return self.from_source(CsvSource(path, types=types, null_values=null_values), name=name, rate=rate)
+        ``null_values``: texts that stand for a missing value, in text columns too; ``storage_options`` as in
+        :meth:`read_parquet`."""
+        source = CsvSource(path, types=types, null_values=null_values, storage_options=storage_options)
+        return self.from_source(source, name=name, rate=rate)
 
     @checked()
-    def read_ipc(self, path: str | Path | Sequence[str | Path], *, name: str | None = None, rate: Rate = 0.0) -> Stream:
-        """Read Arrow IPC files, one split a file."""
-        return self.from_source(IpcSource(path), name=name, rate=rate)
+    def read_ipc(
+        self,
+        path: str | Path | Sequence[str | Path],
+        *,
+        name: str | None = None,
+        rate: Rate = 0.0,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Stream:
+        """Read Arrow IPC files, one split a file. ``storage_options`` as in :meth:`read_parquet`."""
+        return self.from_source(IpcSource(path, storage_options=storage_options), name=name, rate=rate)
 
     @checked()
     def mix(
@@ -795,13 +808,16 @@ class Stream:
         mode: Literal["new", "append"] = "new",
         compression: str = "zstd",
         name: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         """Write a folder of Parquet files, exactly once: files appear when the checkpoint that covers them commits.
 
         ``mode``: "new" wants a folder without data, "append" adds to what is there. ``compression``: "zstd" makes the
         smallest files, "snappy" and "lz4" take about two thirds of the time; others are "none", "gzip", "brotli".
+        ``storage_options`` as in :meth:`Flow.read_parquet`.
         """
-        self.write_to(ParquetSink(str(path), mode=mode, compression=compression), name=name)
+        sink = ParquetSink(str(path), mode=mode, compression=compression, storage_options=storage_options)
+        self.write_to(sink, name=name)
 
     @checked()
     def feed(

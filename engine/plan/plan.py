@@ -24,6 +24,7 @@ from ..core.source import SourceConfig, Split
 from ..core.traits import traits_of
 from ..core.user_code import is_users_object, story_of, text_of
 from ..files.nesting import check_nesting, check_savepoint
+from ..files.store_options import StoreAccess
 from ..state.memory import DEFAULT_BUDGET
 from .partitioning import Exchanging
 from .resources import NOTHING, Resources
@@ -227,6 +228,8 @@ class JobPlan:
     reweights: tuple[Reweight, ...] = ()
     #: what the audit compares at the end: numbers of rows, or also what they are
     audit: Audited = "counts"
+    #: how the user says that buckets are reached
+    access: StoreAccess = field(default_factory=StoreAccess, repr=False, compare=False)
 
     @property
     def parallelism(self) -> dict[str, int]:

@@ -30,6 +30,7 @@ from ..core.errors import ConfigurationError, FlowError, PenstockError
 from ..core.operator import OperatorConfig
 from ..core.source import SourceConfig
 from ..core.traits import traits_of
+from ..files.store_options import StoreAccess
 from ..operators.sequence.regroup import Regroup
 from ..plan.partitioning import Exchanging, Forward, wire_schema
 from ..plan.plan import Exchange, JobPlan, OperatorPlan, OutputPlan, PipelinePlan, PortPlan, SourcePlan, StagePlan
@@ -99,8 +100,7 @@ def plan_job(
         graph = LiveGraph(whole, parallelism, lanes)
     by_split = check_co_partitioned(tuple(graph.nodes.values()), whole.placement, ordered=ordered)
     _check_splits(graph, sources, by_split)
-    if fused and parallelism == 1:
-        graph = graph.fused()
+    graph = graph.fused() if fused and parallelism == 1 else graph
     early = plan_early_filters(graph)
     sizes = sizes.over(graph, early)
     first = read_first(sizes) if ordered and epochs is None else {}
@@ -125,6 +125,7 @@ def plan_job(
         key_filters=() if epochs is not None else plan_key_filters(graph, first),
         early_filters=early,
         epochs=epochs,
+        access=StoreAccess().with_those_of(node.config for node in flow.nodes),
     )
 
 

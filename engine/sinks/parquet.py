@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from ..core.operator import OperatorContext
 from ..core.schemas import duplicate_of
 from ..core.shown import hides_credentials
 from ..core.traits import Traits
-from ..files.object_store import bucket_of, writing_bytes
+from ..files.object_store import bucket_of, storage_options, writing_bytes
 from ..files.paths import ROWS_PER_BATCH, absolute, resolve, storage_error
 from ..integrity.row_digests import MODULUS, RowDigest
 from ..state.write_behind import LIMIT_BYTES
@@ -54,9 +54,12 @@ class ParquetSink:
     row_group_rows: int = 1 << 17
     compression: str = "zstd"
     """Of the files: one of ``CODECS``."""
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+    """Who asks the bucket of the path, and where (``access_key_id``, ``endpoint``, …); else the environment says it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute(self.path))
+        object.__setattr__(self, "storage_options", storage_options([str(self.path)], self.storage_options))
         if self.mode not in ("new", "append"):
             raise ConfigurationError(f"mode is {self.mode!r}", 'give "new" or "append"')
         if self.compression not in CODECS:
@@ -96,25 +99,25 @@ class ParquetSink:
         (schema,) = inputs
         if (twice := duplicate_of(schema.names)) is not None:
             raise FlowError(f"several columns are named {twice!r}", "rename them: a Parquet file needs unique names")
-        for field in {field.type: field for field in reversed(list(schema))}.values():
-            if _has_dates_within(field.type):
+        for each in {each.type: each for each in reversed(list(schema))}.values():
+            if _has_dates_within(each.type):
                 raise FlowError(
-                    f"column {field.name!r} has type {field.type}: of dates in milliseconds within other types Parquet "
+                    f"column {each.name!r} has type {each.type}: of dates in milliseconds within other types Parquet "
                     "stores other days",
-                    f"cast {field.name!r} to hold date32 or timestamps before the sink",
+                    f"cast {each.name!r} to hold date32 or timestamps before the sink",
                 )
-            if _holds_no_values(field.type):
+            if _holds_no_values(each.type):
                 raise FlowError(
-                    f"column {field.name!r} has type {field.type}: lists of the fixed size 0 cannot be read back from "
+                    f"column {each.name!r} has type {each.type}: lists of the fixed size 0 cannot be read back from "
                     "Parquet by pyarrow if one of them is null",
-                    f"drop {field.name!r} before the sink, or make it a list of any size",
+                    f"drop {each.name!r} before the sink, or make it a list of any size",
                 )
             try:
-                parquet.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
+                parquet.write_table(pa.schema([each]).empty_table(), pa.BufferOutputStream())
             except (pa.ArrowException, OSError) as error:  # the latter from Parquet itself: nothing is stored here
                 raise FlowError(
-                    f"column {field.name!r} has type {field.type}, which Parquet cannot hold: {error}",
-                    f"cast or drop {field.name!r} before the sink",
+                    f"column {each.name!r} has type {each.type}, which Parquet cannot hold: {error}",
+                    f"cast or drop {each.name!r} before the sink",
                 ) from error
         return schema
 

@@ -25,6 +25,7 @@ from ..arrow.plain_types import plain_type
 from ..core.arguments import checked
 from ..core.errors import ConfigurationError, DataError
 from ..core.shown import hides_credentials
+from ..files.object_store import storage_options
 from ..files.paths import UNREADABLE, DataFile, absolute_paths, check_columns, check_same, from_row, list_files
 
 _BLOCK_BYTES = 4 * 1024 * 1024
@@ -107,11 +108,15 @@ class CsvSource:
     null_values: Sequence[str] | None = None
     files: Sequence[DataFile] | None = field(default=None, repr=False, compare=False)
     """Those to read, as they were recorded; None: those that are there."""
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+    """Who asks the path's buckets, and where (``access_key_id``, ``endpoint``, …); else as the environment says."""
     prunable: ClassVar[bool] = True
     reads_at_once: ClassVar[int] = _EXPANSION * _BLOCK_BYTES
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute_paths(self.path))
+        options = storage_options(absolute_paths(self.path), self.storage_options)
+        object.__setattr__(self, "storage_options", options)
         object.__setattr__(self, "types", {name: plain_type(type) for name, type in (self.types or {}).items()})
 
     @property

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Self
@@ -22,6 +22,7 @@ from pyarrow import ipc
 from ..core.arguments import checked
 from ..core.errors import ConfigurationError
 from ..core.shown import hides_credentials
+from ..files.object_store import storage_options
 from ..files.paths import DataFile, absolute_paths, check_columns, check_same, from_row, list_files
 
 _MAGIC = b"ARROW1"
@@ -101,10 +102,14 @@ class IpcSource:
     columns: Sequence[str] | None = None
     files: Sequence[DataFile] | None = field(default=None, repr=False, compare=False)
     """Those to read, as they were recorded; None: those that are there."""
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+    """Who asks the path's buckets, and where (``access_key_id``, ``endpoint``, …); else as the environment says."""
     prunable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute_paths(self.path))
+        options = storage_options(absolute_paths(self.path), self.storage_options)
+        object.__setattr__(self, "storage_options", options)
 
     @property
     def kind(self) -> str:

@@ -24,7 +24,7 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, TypeVar
@@ -39,6 +39,7 @@ from ..core.shown import hides_credentials
 from ..expressions.bounds import python_value
 from ..expressions.evaluator import Evaluator
 from ..expressions.kernel_calls import columns_read
+from ..files.object_store import storage_options
 from ..files.paths import (
     DataFile,
     absolute_paths,
@@ -244,10 +245,14 @@ class ParquetSource:
     split_by: Literal["row group", "file"] = "row group"
     files: Sequence[DataFile] | None = field(default=None, repr=False, compare=False)
     """Those to read, as they were recorded; None: those that are there."""
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+    """Who asks the path's buckets, and where (``access_key_id``, ``endpoint``, …); else as the environment says."""
     prunable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute_paths(self.path))
+        options = storage_options(absolute_paths(self.path), self.storage_options)
+        object.__setattr__(self, "storage_options", options)
         if self.split_by not in ("row group", "file"):
             raise ConfigurationError(f"split_by is {self.split_by!r}", 'give "row group" or "file"')
 
