@@ -4,7 +4,8 @@ Each job has ``SECONDS`` and a checkpoint every second, two subtasks, and someth
 
 - *slow function*: the function between source and sink, which gets batches of 65,536 rows;
 - *small batches*: the same with 2,048 rows at a time;
-- *slow sink*: the sink itself;
+- *slow sink*: the sink itself, which gets batches of 65,536 rows;
+- *sink in parts*: the same with 1,024 rows at once (`Traits.rows_at_once`);
 - *skew*: a function behind an exchange by a key that nine rows of ten have;
 - *gather*: one function behind an ordered merge of all lanes;
 - *early end*: the same, where one source ends long before the other;
@@ -46,12 +47,18 @@ VISIBLE: dict[str, dict[str, tuple[float, int]]] = {}
 
 @dataclass(frozen=True)
 class Counted:
-    """A sink whose rows become visible as counts in ``VISIBLE``. ``row_seconds``: what it takes for a row."""
+    """A sink whose rows become visible as counts in ``VISIBLE``. ``row_seconds``: what it takes for a row; ``at_once``:
+    how many it takes in a call, if not whole batches."""
 
     place: str
     row_seconds: float = 0.0
+    at_once: int | None = None
     kind: str = "counted"
     guarantee: str = "exactly once"
+
+    @property
+    def traits(self) -> ps.Traits:
+        return ps.Traits(rows_at_once=self.at_once)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         return inputs[0]
@@ -146,6 +153,10 @@ def slow_sink(flow: ps.Flow, sink: str) -> None:
     _made(flow).write_to(Counted(sink, ROW_SECONDS))
 
 
+def sink_in_parts(flow: ps.Flow, sink: str) -> None:
+    _made(flow).write_to(Counted(sink, ROW_SECONDS, at_once=1_024))
+
+
 def skew(flow: ps.Flow, sink: str) -> None:
     keyed = _made(flow).map_batches(Skewed, Maker.schema).partition_by("key")
     keyed.map_batches(SlowRows, Maker.schema).write_to(Counted(sink))
@@ -168,6 +179,7 @@ JOBS: dict[str, Callable[[ps.Flow, str], None]] = {
     "slow function": slow_function,
     "small batches": small_batches,
     "slow sink": slow_sink,
+    "sink in parts": sink_in_parts,
     "skew": skew,
     "gather": gather,
     "early end": early_end,

@@ -1,5 +1,11 @@
 """Whole jobs whose tasks cut wherever they stand: each row once, also when they go on at another parallelism."""
 
+import time
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from test_local_run import numbers
@@ -69,3 +75,98 @@ def test_job_goes_on_from_the_savepoint_that_another_one_stopped_with_in_the_mid
 def test_setting_that_means_nothing_is_refused_on_the_users_own_line(tmp_path, wrong) -> None:
     with pytest.raises(ConfigurationError, match="alignment"):
         ps.Checkpoints(tmp_path, **wrong)
+
+
+SHOWN: dict[str, list[int]] = {}
+"""What the sink below has committed, by committable."""
+CALLS: list[tuple[int, int]] = []
+"""The number of each batch that it was given, and the rows."""
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A user's sink that waits at each call, of 100 rows at most."""
+
+    seconds: float
+    place: str = "nowhere"
+    kind: str = "slow"
+    guarantee: str = "exactly once"
+
+    @property
+    def traits(self) -> ps.Traits:
+        return ps.Traits(rows_at_once=100)
+
+    def output_schema(self, inputs: Any) -> pa.Schema:
+        return inputs[0]
+
+    def build(self, context: Any, inputs: Any, restored: Any) -> Any:
+        return RunningSlow(self.seconds, context, restored)
+
+    def describe(self) -> str:
+        return "show rows"
+
+    def check(self, job: str, resuming: bool = False) -> None:
+        pass
+
+    def visible_rows(self, job: str) -> int:
+        return sum(map(len, SHOWN.values()))
+
+    def committer(self, job: str) -> Any:
+        return Showing()
+
+
+class RunningSlow(ps.Stateless):
+    def __init__(self, seconds: float, context: Any, restored: Any) -> None:
+        self.seconds, self.operator, self.counts = seconds, context.operator, ps.LaneCounts(restored)
+        self.values: list[int] = []
+        self.flushed: dict[Any, list[ps.Committable]] = {}
+
+    def process(self, port: int, batch: ps.Batch, out: Any) -> None:
+        time.sleep(self.seconds)
+        CALLS.append((batch.tag.sequence, batch.records.num_rows))
+        self.counts.take(batch.tag.lane, batch.records)
+        self.values += batch.records["value"].to_pylist()
+
+    def snapshot(self) -> pa.Table | None:
+        return self.counts.snapshot()
+
+    def flush(self, checkpoint: Any) -> None:
+        if self.values:
+            payload = {"id": uuid4().hex, "values": ",".join(map(str, self.values))}
+            self.flushed[checkpoint] = [ps.Committable(self.operator, len(self.values), payload)]
+            self.values = []
+
+    def prepare(self, checkpoint: Any) -> list[ps.Committable]:
+        return self.flushed.pop(checkpoint, [])
+
+
+class Showing:
+    def commit(self, permit: Any) -> None:
+        for each in permit.committables:
+            SHOWN.setdefault(each.payload["id"], [int(value) for value in each.payload["values"].split(",")])
+
+    def clean(self, keep: Any, claims: Any = ()) -> None:
+        pass
+
+
+def test_checkpoint_comes_within_a_batch_of_a_sink_that_takes_few_rows_at_once(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(globals(), "SHOWN", {})
+    monkeypatch.setitem(globals(), "CALLS", [])
+
+    def flow() -> ps.Flow:
+        made = ps.Flow("slow-sink", lanes=1)
+        made.from_tables([pa.table({"value": range(5_000)})], name="rows").write_to(Slow(0.02), name="slow")
+        return made
+
+    checkpoints = ps.Checkpoints(tmp_path / "state", every="20ms")
+    with ps.run_local(flow(), checkpoints=checkpoints) as job:
+        job.wait_until(lambda status: len(SHOWN) >= 3, timeout=60)
+    shown = [value for values in SHOWN.values() for value in values]
+    assert 0 < len(shown) < 5_000
+    assert shown == list(range(len(shown)))
+    job = ps.run_local(flow(), checkpoints=checkpoints).wait(60)
+    assert job.status().restored_from is not None
+    assert [value for values in SHOWN.values() for value in values] == list(range(5_000))
+    assert {rows for _, rows in CALLS} == {100}
+    assert {number for number, _ in CALLS} == set(range(50)), "a part has the same number in every attempt"
+    assert job.audit().clean

@@ -94,6 +94,15 @@ class PickedBatch(Batch, frozen=True, eq=False):
         return PickedBatch(self.records, self.tag, self._size, self.counts[1:])
 
 
+def divided(batch: Batch, rows: int) -> tuple[Batch, Batch]:
+    """The first ``rows`` of a batch that has more, and the others; under its tag both."""
+    first, rest = batch.records.slice(0, rows), batch.records.slice(rows)
+    if isinstance(batch, PickedBatch):
+        counts = (batch.counts[0] - rows, *batch.counts[1:])
+        return Batch(first, batch.tag), PickedBatch(rest, batch.tag, counts=counts)
+    return Batch(first, batch.tag), Batch(rest, batch.tag)
+
+
 class EndOfRound(msgspec.Struct, frozen=True):
     """No further batch of this round, or of an earlier one, follows on this channel."""
 

@@ -198,6 +198,17 @@ def _check_cut(cut: object) -> None:
         raise FlowError("Traits: cut says WITHIN of process: its batch would be taken twice", "say ps.Cut.BEFORE")
 
 
+def _check_rows_at_once(rows: object, asynchronous: bool) -> None:
+    if rows is None:
+        return
+    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+        raise FlowError(f"Traits: rows_at_once={rows!r:.100} is no number of rows", "give 1 or more, or leave it out")
+    if asynchronous:
+        raise FlowError(
+            "Traits: rows_at_once of an asynchronous operator", "leave it out: no cut waits for its batches"
+        )
+
+
 _KINDS = "use ps.Emission, ps.State, ps.Lineage, or leave it out: nothing is known then"
 
 
@@ -266,6 +277,9 @@ class Traits:
     """One weight for each input: their sources are read in this ratio."""
     cut: Mapping[str, Cut] = field(default_factory=dict)
     """For methods that answer with steps: on what a cut stands that comes while some are left; AFTER, if not named."""
+    rows_at_once: int | None = None
+    """It takes a batch in parts of so many rows, each in a call of its own, between which a cut may stand; None: a
+    batch is one call. For what takes long for each row. One that may refuse a batch (``accepts``) takes it whole."""
     takes_compact: bool = False
     """It may be given columns in their compact forms (``arrow.compact``), and may pass them on, or give its own so;
     its snapshots and what it spills are plain. Else the chain makes them plain before it."""
@@ -288,6 +302,7 @@ class Traits:
             if not isinstance(getattr(self, name), kind):
                 raise FlowError(f"Traits: {name}={getattr(self, name)!r:.100} is no {kind.__name__}", _KINDS)
         _check_cut(self.cut)
+        _check_rows_at_once(self.rows_at_once, self.asynchronous)
         _check_names("grouped_by", () if self.grouped_by is None else self.grouped_by)
         if not isinstance(self.co_partitioned_by, tuple):
             _check_names("co_partitioned_by", self.co_partitioned_by)

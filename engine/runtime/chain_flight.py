@@ -65,11 +65,13 @@ class Aside(msgspec.Struct, frozen=True):
 
 class OperatorPlace(msgspec.Struct, frozen=True):
     """How far the ports of an operator have come (as of before a call that is made again), the last tag that it has
-    given in each lane, and whether it gives what it holds because its data have ended."""
+    given in each lane, and whether it gives what it holds because its data have ended. ``taken``: if it takes batches
+    in parts, for each port the tag of the last part of each lane."""
 
     ports: tuple[PortPlace, ...] = ()
     last: dict[int, Tag] = {}
     finishing: bool = False
+    taken: tuple[dict[int, Tag], ...] = ()
 
 
 class ChainFlight(msgspec.Struct, frozen=True):

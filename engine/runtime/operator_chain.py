@@ -17,7 +17,10 @@ Rules:
 6. A cut may stand between any two calls and pieces: the stack is data (``capture``). A call that is under way comes to
    its end first, or is made again (``Traits.cut``); what it had given is left out then, and the numbers of what an
    operator gives go on behind the last tag of their lane.
-7. Only the first operator has several ports, and only the first one may have work under way elsewhere
+7. An operator that takes few rows at once (``Traits.rows_at_once``) is given a batch in parts; what is left of it waits
+   before it, as a batch, while a part is processed. Where parts end depends on the batch alone, not on time or on cuts.
+   They keep round and lane; each has the batch's number, or the next one that is free in its lane.
+8. Only the first operator has several ports, and only the first one may have work under way elsewhere
    (``AsynchronousOperator``); the planner cuts pipelines accordingly.
 """
 
@@ -36,7 +39,7 @@ import pyarrow as pa
 
 from ..arrow.combining import is_too_large
 from ..arrow.compact import fits, plain_records
-from ..core.elements import FINAL_ROUND, Batch, Tag
+from ..core.elements import FINAL_ROUND, Batch, Tag, divided
 from ..core.errors import ConfigurationError, DataError, InternalError, PenstockError, StorageError, UserCodeError
 from ..core.identity import CheckpointId, Committable, EndedLanes
 from ..core.offering import offers
@@ -93,6 +96,8 @@ class OperatorInstance:
     reads_whole: tuple[int, ...] = ()
     #: on what a cut stands while steps of a method are left (``Traits.cut``)
     cut: Mapping[str, Cut] = field(default_factory=dict)
+    #: it takes a batch in parts (``Traits.rows_at_once``)
+    rows_at_once: int | None = None
     #: a sink: rows prepared in this attempt, and whether it ever prepares any
     prepared: int = 0
     prepares: bool = False
@@ -349,12 +354,14 @@ class _Link:
         "_put",
         "_shifts",
         "_stack",
+        "_taken",
         "finishing",
         "following",
         "is_choosy",
         "last",
         "operator",
         "places",
+        "rows_at_once",
         "tags",
     )
 
@@ -374,6 +381,10 @@ class _Link:
         #: how far its ports have come, but for the tags of their last batches
         self.places = [PortPlace() for _ in range(ports)]
         self.tags: list[Tag | None] = [None] * ports
+        #: it is given batches in parts; the tags of the last ones by lane, if it is
+        takes_parts = _inherits(operator, "accepts") and not offers(operator.running, AsynchronousOperator)
+        self.rows_at_once = operator.rows_at_once if takes_parts else None
+        self._taken: list[dict[int, Tag]] = [{} for _ in range(ports if self.rows_at_once else 0)]
         #: lane -> the last tag that it has given
         self.last: dict[int, Tag] = {}
         #: rows of each lane that the call under way has emitted, if that matters
@@ -408,6 +419,20 @@ class _Link:
             self._put(batch.plain)
         else:
             self._stack.append((self.following, 0, batch))
+
+    def part(self, port: int, batch: Batch) -> Batch:
+        """The first rows of a batch, as many as the operator takes at once; the others are put aside."""
+        assert self.rows_at_once is not None, "it takes batches whole"
+        if batch.records.num_rows > self.rows_at_once:
+            batch, rest = divided(batch, self.rows_at_once)
+            self._stack.append((self, port, rest))
+        tag, taken = batch.tag, self._taken[port]
+        last = taken.get(tag.lane)
+        if last is not None and last.round == tag.round and last.sequence >= tag.sequence:
+            tag = Tag(tag.round, tag.lane, last.sequence + 1)
+            batch = msgspec.structs.replace(batch, tag=tag)
+        taken[tag.lane] = tag
+        return batch
 
     def process(self, port: int, batch: Batch, given: dict[int, int] | None = None) -> None:
         """Give the operator a batch; again, if it had ``given`` something."""
@@ -547,13 +572,15 @@ class _Link:
     def place(self) -> OperatorPlace:
         """For a cut."""
         ports = [replace(place, at=tag) for place, tag in zip(self.places, self.tags, strict=True)]
-        return OperatorPlace(tuple(ports), dict(self.last), self.finishing)
+        return OperatorPlace(tuple(ports), dict(self.last), self.finishing, tuple(map(dict, self._taken)))
 
     def put_back(self, place: OperatorPlace) -> None:
         """Go on from there."""
         self.places, self.tags = list(place.ports), [port.at for port in place.ports]
         self.last, self._at_cut = dict(place.last), dict(place.last)
         self.finishing = place.finishing
+        for taken, before in zip(self._taken, place.taken, strict=False):  # of one that took no parts nothing is known
+            taken.update(before)
 
 
 def _gives_less(operator: OperatorInstance, method: str) -> PenstockError:
@@ -649,7 +676,7 @@ class OperatorChain:
                     break
                 stack.pop()
                 self._at_work = link.operator, time.perf_counter()
-                link.process(port, work)
+                link.process(port, work if link.rows_at_once is None else link.part(port, work))
             elif self.is_held and link is self._links[0]:
                 return called
             else:

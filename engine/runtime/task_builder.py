@@ -468,20 +468,12 @@ class _Builder:
             if is_users:
                 check_members(running, operator.is_sink)
             emits = operator.config.output_schema(operator.inputs) if is_users and not operator.is_sink else None
-            plain = () if traits_of(operator.config).takes_compact else operator.inputs
+            traits = traits_of(operator.config)
+            plain = () if traits.takes_compact else operator.inputs
         built = OperatorInstance(
-            operator.id,
-            running,
-            operator.hold,
-            self._lanes,
-            division.ended,
-            carried,
-            plain,
-            emits,
-            is_users,
-            reads_whole=operator.reads_whole,
-            cut=traits_of(operator.config).cut,
+            operator.id, running, operator.hold, self._lanes, division.ended, carried, plain, emits, is_users
         )
+        built.reads_whole, built.cut, built.rows_at_once = operator.reads_whole, traits.cut, traits.rows_at_once
         self._built.append(built)
         return built
 

@@ -108,7 +108,8 @@ class CutDriver:
         where = replace(where, elsewhere=None if number else self._background)
         traits, running = traits_of(config), config.build(where, inputs, state)
         plain = () if traits.takes_compact else inputs
-        return OperatorInstance(f"op{number}", running, lanes=where.lanes, plain=plain, cut=traits.cut)
+        told: dict[str, Any] = {"cut": traits.cut, "rows_at_once": traits.rows_at_once}
+        return OperatorInstance(f"op{number}", running, lanes=where.lanes, plain=plain, **told)
 
     def run(self, cuts: Callable[[], bool]) -> list[Seen]:
         """What comes out in all, with a cut wherever it ``cuts``."""

@@ -92,6 +92,20 @@ def events_of(units: Units, chance: random.Random, *, with_final: bool, exchange
     return [*found, EndOfRound(FINAL_ROUND), EndOfData()]
 
 
+def in_parts(stream: Sequence[Event], rows: int | None) -> list[Event]:
+    """What an operator is given that takes so many rows at once: no two parts have the same tag."""
+    found: list[Event] = []
+    numbers: dict[tuple[int, int], int] = {}
+    for event in stream:
+        for at in range(0, event.records.num_rows, rows) if rows and isinstance(event, Batch) else ():
+            where = event.tag.round, event.tag.lane
+            number = numbers[where] = max(numbers.get(where, -1) + 1, event.tag.sequence)
+            found.append(Batch(event.records.slice(at, rows), Tag(*where, number)))
+        if not (rows and isinstance(event, Batch)):
+            found.append(event)
+    return found
+
+
 def shuffled(batches: list[Batch], chance: random.Random) -> list[Event]:
     """In some order in which each lane keeps its own."""
     lanes = [each.tag.lane for each in batches]
@@ -113,7 +127,8 @@ class CutRun:
         *,
         windows: bool = False,
     ) -> None:
-        self._config, self._where, self._inputs, self._streams = config, where, inputs, streams
+        self._config, self._where, self._inputs = config, where, inputs
+        self._streams = [in_parts(stream, traits_of(config).rows_at_once) for stream in streams]
         self._chance, self._windows, self._cuts = chance, windows, traits_of(config).cut
         self.out = Continued(config.output_schema(inputs))
         #: port -> events that have been handled, the last round that ended, whether the data have

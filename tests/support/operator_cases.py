@@ -43,7 +43,7 @@ from penstock.engine.operators.rowwise.filter import NarrowedFilter
 from penstock.engine.operators.sequence.regroup import Regroup
 from penstock.engine.plan.partitioning import HashPartitioning, wire_schema
 from support.operator_harness import LANES, Units
-from support.own_operators import Above, AboveUntold, Counted, Doubled
+from support.own_operators import Above, AboveInParts, AboveUntold, Counted, Doubled
 
 ROUNDS = 3
 INDEX = ps.index.memory(pa.table({"k": [1, 2, 2, 5], "c": [10, 20, 21, 50]}), key="k")
@@ -94,6 +94,7 @@ ONE: dict[str, OperatorConfig] = {
     "mark part": MarkPart(),
     "above": Above("v", 9),
     "above untold": AboveUntold("v", 9),
+    "above in parts": AboveInParts("v", 9),
     "doubled": Doubled("k", ("v", "c")),
     "counted": Counted("k"),
 }

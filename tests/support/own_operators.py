@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -51,6 +51,52 @@ class AboveUntold(Above):
     """The same, and says nothing of itself."""
 
     traits: ClassVar[ps.Traits] = ps.Traits()  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class AboveInParts(Above):
+    """The same, two rows at once."""
+
+    @property
+    def traits(self) -> ps.Traits:
+        return replace(super().traits, rows_at_once=2)
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Each row, with the number of the call that it came in, how many rows that had, and the number of its tag: what
+    no operator should tell. Up to ``rows`` at once."""
+
+    rows: int | None = 2
+    kind: str = "calls"
+
+    @property
+    def traits(self) -> ps.Traits:
+        return ps.Traits(rows_at_once=self.rows)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        return pa.schema([*inputs[0], *((name, pa.int64()) for name in ("call", "rows", "number"))])
+
+    def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningCalls:
+        return RunningCalls(context.lanes.start, self.output_schema(inputs), restored)
+
+    def describe(self) -> str:
+        return "tell calls"
+
+
+class RunningCalls(ps.Stateless):
+    def __init__(self, lane: int, schema: pa.Schema, restored: pa.Table | None) -> None:
+        self._lane, self._schema = lane, schema
+        self._calls = 0 if restored is None else restored.column("calls")[0].as_py()
+
+    def process(self, port: int, batch: ps.Batch, out: Output) -> None:
+        self._calls += 1
+        rows = batch.records.num_rows
+        told = [pa.array([value] * rows, pa.int64()) for value in (self._calls, rows, batch.tag.sequence)]
+        out.emit(ps.Batch(pa.RecordBatch.from_arrays([*batch.records.columns, *told], schema=self._schema), batch.tag))
+
+    def snapshot(self) -> pa.Table:
+        return pa.table({"__lane": pa.array([self._lane], pa.int32()), "calls": [self._calls]})
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from penstock.engine.core.operator import (
     PickingOperator,
     RunningOperator,
     exhaust,
+    run_at_once,
 )
 from penstock.engine.core.traits import ALL_INPUTS, Emission, Multiplicity, State, Traits, traits_of
 from penstock.engine.expressions.implied import implied
@@ -246,7 +247,7 @@ def test_nothing_is_held_at_the_end_of_an_epoch_by_who_says_so(name: str) -> Non
 def test_asynchronous_blocking_and_copied_operators_are_what_they_say(name: str) -> None:
     config, ports = CASES[name], ports_of(name)
     traits = traits_of(config)
-    running = config.build(context(), schemas_of(ports), None)
+    running = config.build(replace(context(), elsewhere=run_at_once), schemas_of(ports), None)
     assert isinstance(running, AsynchronousOperator) == traits.asynchronous
     running.close()
     assert not traits.blocking or traits.emission is Emission.AT_END

@@ -7,6 +7,7 @@ run without cuts, and control elements keep their places among it.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -15,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.elements import Batch, PickedBatch, Tag
 from penstock.engine.core.errors import FlowError, InternalError, PenstockError, UserCodeError
 from penstock.engine.core.operator import OperatorConfig, Output, Stateless
 from penstock.engine.core.traits import Cut, Traits
-from penstock.engine.operators import Aggregate, HashAggregate, LookupJoin
+from penstock.engine.operators import Aggregate, HashAggregate, LookupJoin, Project
 from penstock.engine.operators.rowwise import map_batches
 from penstock.engine.runtime.driver import at_once
 from penstock.engine.runtime.operator_chain import OperatorChain, OperatorInstance
@@ -29,6 +30,7 @@ from support.driver_rig import batch
 from support.index_kinds import Delayed
 from support.operator_cases import INDEX, LIKE, ONE, TWO, ports_of, schemas_of
 from support.operator_harness import context
+from support.own_operators import Calls
 from support.spilling import budget
 from support.sweeps import seeds
 
@@ -86,6 +88,84 @@ def test_a_chain_that_is_cut_gives_what_it_gives_uncut(monkeypatch: pytest.Monke
     assert run_of(seed).run(lambda: chance.random() < often) == expected
 
 
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("seed", seeds(8, of=400))
+def test_what_an_operator_takes_at_once_does_not_depend_on_cuts(seed: int, before: int) -> None:
+    """Rows, tags and the number of each call."""
+
+    def run_of() -> CutDriver:
+        chance = random.Random(seed)
+        configs = [Project((("k", "k"), ("v", "v")))] * before + [Calls(2), Calls(3)]
+        streams = [events_of(ports_of("filter")[0], chance, with_final=bool(seed & 1))]
+        return CutDriver(configs, [LIKE], streams, chance, output_rows=50, credit=chance.choice([1, 1 << 30]))
+
+    expected, chance = run_of().run(lambda: False), random.Random(seed)
+    assert run_of().run(lambda: chance.random() < 0.3) == expected
+    told = [(lane, *row[-6:]) for round, lane, row in (each for each in expected if len(each) == 3)]
+    assert {each[2] for each in told} == {1, 2}, "batches have up to five rows"
+    assert all(rows == again for _, _, rows, _, _, again, _ in told), "what is small already is one part"
+    by_call = Counter((lane, call) for lane, call, *_ in told)
+    assert all(by_call[lane, call] == rows for lane, call, rows, *_ in told)
+
+
+class Noting(Stateless):
+    """Notes the tags and rows that it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[int, int]] = []
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        self.given.append((batch.tag.sequence, batch.records.num_rows))
+
+
+class NotingWhole(Noting):
+    """May refuse a batch."""
+
+    def accepts(self, port: int) -> bool:
+        return True
+
+
+def noting(running: Noting) -> OperatorChain:
+    return OperatorChain([OperatorInstance("op", running, rows_at_once=2)], lambda batch: None)
+
+
+def test_what_is_left_of_a_batch_is_in_flight_before_the_operator_that_takes_it_in_parts() -> None:
+    first, again = Noting(), Noting()
+    chain = noting(first)
+    chain.push(0, batch(0, 0, *range(5)))
+    chain.go_on(at_once)
+    assert first.given == [(0, 2)]
+    flight, aside = chain.capture()
+    assert [each.records.num_rows for each in aside] == [3]
+    assert [(each.operator, each.method) for each in flight.aside] == [(0, "")]
+    restored = noting(again)
+    restored.put_back(flight, aside)
+    for each in (chain, restored):
+        each.go_on(lambda: False)
+        for later in (Batch(batch(0, 0, 7, 8).records, Tag(0, 0, 1)), batch(0, 1, 7), batch(1, 0, 7)):
+            each.push(0, later)
+            each.go_on(lambda: False)
+    assert again.given == [(1, 2), (2, 1), (3, 2), (0, 1), (0, 1)]
+    assert first.given == [(0, 2), *again.given]
+
+
+def test_an_operator_that_may_refuse_a_batch_takes_it_whole() -> None:
+    running = NotingWhole()
+    chain = noting(running)
+    chain.push(0, batch(0, 0, *range(5)))
+    chain.go_on(lambda: False)
+    assert running.given == [(0, 5)]
+
+
+def test_rows_that_were_picked_where_they_were_read_count_once_however_they_are_taken() -> None:
+    running = Noting()
+    chain, rows = noting(running), batch(0, 0, *range(5)).records
+    chain.push(0, PickedBatch(rows, Tag(0, 0, 0), counts=(9,)))
+    chain.go_on(lambda: False)
+    assert running.given == [(0, 2), (1, 2), (2, 1)]
+    assert chain.operators[0].rows_in == 9
+
+
 class Fickle(Stateless):
     """Gives less each time that it is built."""
 
@@ -141,6 +221,20 @@ def test_an_aggregate_that_is_cut_while_it_emits_puts_no_group_aside(budgeted: b
         assert [(each.method, each.given) for each in flight.aside] == [("finish", {0: 12})]
         assert chain.snapshot()["op"].sort_by("position").equals(before.sort_by("position"))
         chain.close()
+
+
+@pytest.mark.parametrize(
+    ("traits", "words"),
+    [
+        ({"rows_at_once": 0}, "no number of rows"),
+        ({"rows_at_once": True}, "no number of rows"),
+        ({"rows_at_once": "few"}, "no number of rows"),
+        ({"rows_at_once": 5, "asynchronous": True}, "asynchronous"),
+    ],
+)
+def test_traits_that_say_something_else_of_rows_at_once_are_refused(traits: Any, words: str) -> None:
+    with pytest.raises(FlowError, match=words):
+        Traits(**traits)
 
 
 @pytest.mark.parametrize(
