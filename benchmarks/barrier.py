@@ -39,6 +39,7 @@ AIM_TIMES_CHEAPER = 10.0
 AIM_SECONDS = 300e-6
 BUILD_SECONDS = 0.005
 PIPELINES = 3
+"""One more with a model: functions begin one."""
 
 LEFT_SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 RIGHT_SCHEMA = pa.schema([("k", pa.int64()), ("w", pa.int64())])
@@ -81,7 +82,7 @@ def make_task(*, model: bool = False, degree: int = 0) -> PlanTask:
     if model:
         joined = joined.map_batches(Model, joined.schema)
     task = PlanTask(joined.stream_aggregate(by=["k"], total=("w", "sum")), degree=degree)
-    assert sum(len(each.drivers) for each in task.tasks) == PIPELINES
+    assert sum(len(each.drivers) for each in task.tasks) == PIPELINES + model
     return task
 
 
