@@ -151,9 +151,11 @@ class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True, forb
 
 
 def committables_of(manifest: Manifest) -> list[Committable]:
-    """Everything that a commit of this checkpoint makes visible."""
-    own = [committable for task in manifest.tasks for committable in task.committables]
-    return own + [committable for _, committable in manifest.uncommitted]
+    """Everything that a commit of this checkpoint makes visible, each once: a task lists again what it was not told to
+    commit yet, and the coordinator carries on what nobody has answered for."""
+    found = [committable for task in manifest.tasks for committable in task.committables]
+    found += [committable for _, committable in manifest.uncommitted]
+    return list({msgspec.msgpack.encode(each, order="deterministic"): each for each in found}.values())
 
 
 class Pinned(msgspec.Struct, frozen=True, tag="pinned", kw_only=True, forbid_unknown_fields=True):
