@@ -113,7 +113,6 @@ def run_local(
             from_snapshot=from_snapshot,
             claim=claim,
             allow_changes=allow_changes,
-            resume_model=resume_model,
             take_over=take_over,
         )
         if begun.start is not None:
@@ -122,7 +121,7 @@ def run_local(
         return start_job(begun.plan, place, threads, begun.start, take_over=take_over)
 
     try:
-        return start_in_shape(plan_as, planned, begin, place, resume, from_snapshot)
+        return start_in_shape(plan_as, planned, begin, place, resume, from_snapshot, resume_model)
     except BaseException:
         place.release()
         raise

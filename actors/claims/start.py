@@ -316,15 +316,12 @@ def begin_in(
     from_snapshot: str | os.PathLike[str] | None = None,
     claim: Claim = "no_claim",
     allow_changes: bool = False,
-    resume_model: str | None = None,
     take_over: bool = False,
 ) -> Beginning:
     """The beginning of a job whose checkpoints go to ``folder``. Raises PenstockError."""
     entries: list[LogEntry] = read_log_in(folder, plan.name)
     found = identity_in(entries)
     plan = replace(plan, uuid=found.uuid if found is not None else uuid.uuid4().hex)
-    if resume_model is not None:
-        rewind_to_model(plan, folder, resume_model)
     goes_on = check_resume(folder, plan.name, resume)
     start = find_start(plan, folder, from_snapshot, claim=claim, allow_changes=allow_changes)
     resumes = goes_on or start is not None

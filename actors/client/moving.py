@@ -6,7 +6,8 @@ Rules:
    A checkpoint without anything in flight fits every parallelism.
 2. So the job goes on in its former shape until it has one such checkpoint, placed by agreement on a round of all
    sources, and then in the one that is wanted. Its status, its reasons and the log say so meanwhile. It may take long.
-3. Only the parallelism may differ. A flow that has changed is refused, with the remedy, by whoever looks at the
+3. What a model goes back to becomes the newest checkpoint before anybody looks at its shape.
+4. Only the parallelism may differ. A flow that has changed is refused, with the remedy, by whoever looks at the
    checkpoint next (``coordinator/restore``), as is a checkpoint that no parallelism of this flow fits.
 """
 
@@ -23,6 +24,7 @@ from ...engine.core.errors import PenstockError
 from ...engine.plan.plan import JobPlan
 from ..claims.inputs import newest_manifest
 from ..claims.place import Place, Resume
+from ..claims.start import rewind_to_model
 from ..protocol.translate import execution_graph
 from .job import Job
 
@@ -37,12 +39,16 @@ def start_in_shape(
     place: Place,
     resume: Resume,
     from_snapshot: str | os.PathLike[str] | None = None,
+    resume_model: str | None = None,
 ) -> Job:
     """Start the job, by way of its former shape if it must be. Raises the error of a job that fails in that.
 
     ``plan_as`` plans it as ``planned`` does, or as that does at another parallelism; ``begin`` starts it.
+    ``resume_model``: it goes back to that first, whose checkpoint may be of yet another shape.
     """
     plan = plan_as(planned)
+    if resume_model is not None:
+        rewind_to_model(plan, place.folder, resume_model)
     if plan.fed and place.stays and place.settings.interval is not None:
         _log.warning(
             "job %s: no checkpoint stands within a window, so one every %g s is for windows that are shorter",
@@ -71,7 +77,7 @@ def start_in_shape(
 
 
 def _former_parallelism(plan: JobPlan, place: Place, from_snapshot: str | os.PathLike[str] | None) -> int | None:
-    """That of the newest checkpoint, if it is another one and does not fit (rule 3)."""
+    """That of the newest checkpoint, if it is another one and does not fit (rule 4)."""
     manifest = newest_manifest(place.folder if place.stays else None, plan.name, from_snapshot)
     if manifest is None or fits(execution_graph(plan), manifest):
         return None

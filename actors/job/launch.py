@@ -117,7 +117,6 @@ def run(
             from_snapshot=from_snapshot,
             claim=claim,
             allow_changes=allow_changes,
-            resume_model=resume_model,
             take_over=take_over,
         )
         stays = detached and not place.settings.moves  # on its way to another shape it is this script's
@@ -127,7 +126,7 @@ def run(
         if place is None:
             job = start(begin_nowhere(plan_as(planned), take_over), None, None, detached=detached)
         else:
-            job = start_in_shape(plan_as, planned, begin, place, resume, from_snapshot)
+            job = start_in_shape(plan_as, planned, begin, place, resume, from_snapshot, resume_model)
         job.follow_leases()
         return job
 
