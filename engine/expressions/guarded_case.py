@@ -23,8 +23,8 @@ def guarded(
     results: Sequence[pc.Expression],
     type: pa.DataType,
 ) -> pc.Expression:
-    """The result of the first test that holds, the last result if none does. ``text``: all of it, over ``columns``;
-    tests are conditions, results may be cast to ``type``."""
+    """The result of the first test that holds, the last result if none does. ``text``: all of it, over ``columns``, and
+    of nothing else; tests are conditions, results may be cast to ``type``."""
     kernel = _GuardedCase([name for name, _ in columns], tests, results, type)
     return own_call(f"case[{text}]", kernel, [(pc.field(name), column) for name, column in columns], type)
 

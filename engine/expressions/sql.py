@@ -40,8 +40,9 @@ from .evaluator import Evaluator, fields_named, types_of
 from .guarded_case import guarded
 from .json_functions import extracted
 from .list_functions import is_list, list_contains, list_item
+from .sql_arguments import plain_text
 from .sql_decimals import DIGITS, TooWideError
-from .sql_functions import MAY_FAIL, REFUSED, arrow_function, find_function, list_value, near_names
+from .sql_functions import MAY_FAIL, OF_TEXT, REFUSED, arrow_function, find_function, list_value, near_names
 from .sql_time_functions import date_part, interval, moved
 from .sql_types import arrow_type
 from .sql_values import Value, alike, as_item, cast_to, comparable, exact, literals, on_par, truth
@@ -172,7 +173,10 @@ class _Compiler:
     def arithmetic(self, node: exp.Binary) -> Value | pc.Expression:
         one, other = self.value(node.this), self.value(node.expression)
         if isinstance(node, exp.Add | exp.Sub):
-            with_time = moved(one, other, 1 if isinstance(node, exp.Add) else -1)
+            try:
+                with_time = moved(one, other, 1 if isinstance(node, exp.Add) else -1)
+            except ValueError as error:
+                raise self._unknown(str(error)) from None
             if with_time is not None:
                 self._may_fail = True
                 return with_time
@@ -299,7 +303,7 @@ class _Compiler:
         return pc.and_kleene(*parts)
 
     def like(self, node: exp.Like | exp.ILike) -> pc.Expression:
-        one, pattern = self.value(node.this), self.value(node.expression)
+        one, pattern = plain_text(self.value(node.this)), self.value(node.expression)
         if not isinstance(pattern.constant, str):
             raise self._unknown("takes a text as the pattern of LIKE")
         literally = pattern.constant.replace("\\", "\\\\")  # Arrow's escape, which SQL has not
@@ -332,8 +336,8 @@ class _Compiler:
             return chosen
         (type,) = types_of(self._kind, self._schema, [("case", chosen)])
         columns = [(name, self._schema.field(name).type) for name in names]
-        text = " | ".join(node.sql(dialect=_Dialect) for node in nodes)
-        return Value(guarded(f"{len(tests)}: {text}", columns, conditions, [*firsts, last], type), type)
+        texts = [node.sql(dialect=_Dialect) for node in nodes]
+        return Value(guarded(f"{len(tests)}: {texts}", columns, conditions, [*firsts, last], type), type)
 
     def cast(self, node: exp.Cast) -> Value | pc.Expression:
         type = arrow_type(node.to)
@@ -386,6 +390,8 @@ class _Compiler:
         self._may_fail = self._may_fail or kernel is not None or name.lower() in MAY_FAIL
         options = {each.name: each.expression for each in given if isinstance(each, exp.PropertyEQ)}
         arguments = [self.value(each) for each in given if not isinstance(each, exp.PropertyEQ)]
+        if name.lower() in OF_TEXT:
+            arguments = list(map(plain_text, arguments))
         try:
             if function is not None and not options:
                 return function(arguments)

@@ -34,6 +34,15 @@ def text(value: Value) -> Value:
     return value if is_text else cast_to(value, pa.string())
 
 
+def plain_text(value: Value) -> Value:
+    """A view of text, or a dictionary of texts, as a string; other values as they are."""
+    kind = value.type.value_type if pa.types.is_dictionary(value.type) else value.type
+    is_text = pa.types.is_string_view(kind) or (
+        kind != value.type and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    )
+    return cast_to(value, pa.string()) if is_text else value
+
+
 def plain(kernel: Callable[..., Any], least: int = 1, most: int | None = None) -> Function:
     """A kernel that takes the arguments as they are."""
 

@@ -28,12 +28,21 @@ from .sql_time_functions import TIME_FUNCTIONS
 from .sql_values import Value, alike, as_item, cast_to, exact, minus, on_par, plus, remainder
 
 
+def _typed(values: Values) -> Values:
+    """Values of which one becomes the result, also nulls without a type of their own: they get one of the others."""
+    given = alike(values)
+    known = next((each.type for each in given if not pa.types.is_null(each.type)), None)
+    if known is None:
+        return given
+    return [Value(each.expression.cast(known), known) if pa.types.is_null(each.type) else each for each in given]
+
+
 def _chosen(kernel: Callable[..., Any]) -> Function:
     """A kernel that gives one of its arguments."""
 
     def function(values: Values) -> Any:
         count(values, 1, 64)
-        return kernel(*(value.expression for value in alike(values)))
+        return kernel(*(value.expression for value in _typed(values)))
 
     return function
 
@@ -135,7 +144,7 @@ def _power(values: Values) -> Any:
 
 def _coalesce(values: Values) -> Any:
     count(values, 1, 64)
-    return reduce(pc.coalesce, [value.expression for value in alike(values)])
+    return reduce(pc.coalesce, [value.expression for value in _typed(values)])
 
 
 def _ifnull(values: Values) -> Any:
@@ -156,9 +165,7 @@ def _of_list(make: Callable[[pc.Expression, pa.DataType], Any]) -> Function:
 def list_value(values: Values) -> Any:
     """A list of values that come together as those of ``coalesce`` do."""
     count(values, 1, 64)
-    known = next((each.type for each in values if not pa.types.is_null(each.type)), pa.null())
-    given = [each if not pa.types.is_null(each.type) else Value(each.expression.cast(known), known) for each in values]
-    given = alike(given)
+    given = _typed(values)
     kinds = {each.type for each in given}
     if len(kinds) > 1:
         if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in kinds):
@@ -283,6 +290,8 @@ FUNCTIONS: dict[str, Function] = {
     **TIME_FUNCTIONS,
     **JSON_FUNCTIONS,
 }
+OF_TEXT = {*TEXT_FUNCTIONS, "length", "len", "char_length", "character_length", "contains"}
+"""Functions whose kernels take text in no other form than strings."""
 REFUSED = {
     name: "gives other values each time, so rows would not come the same again: "
     + ("compare a column with a constant" if name != "random" else "take part of the digits of md5(...) of a column")

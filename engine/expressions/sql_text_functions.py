@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from .own_kernels import each_distinct
 from .sql_arguments import Function, Values, constant, count, plain, text, with_text
+from .sql_values import cast_to
 
 
 def _substring(values: Values) -> Any:
@@ -137,7 +138,7 @@ def _position(values: Values) -> Any:
 
 def _concat(values: Values) -> Any:
     """Nulls count as empty texts. (Arrow's ``skip`` leaves out the rows in which all are null.)"""
-    texts = [text(value).expression for value in values]
+    texts = [cast_to(value, pa.string()).expression for value in values]
     return pc.binary_join_element_wise(*texts, "", null_handling="replace", null_replacement="")
 
 
@@ -145,7 +146,10 @@ def _concat_ws(values: Values) -> Any:
     """Texts that are not null, with a separator between them."""
     count(values, 2, 64)
     between = constant(values, 0, str)
-    parts = [pc.binary_join_element_wise(pc.scalar(between), text(value).expression, "") for value in values[1:]]
+    parts = [
+        pc.binary_join_element_wise(pc.scalar(between), cast_to(value, pa.string()).expression, "")
+        for value in values[1:]
+    ]
     joined = pc.binary_join_element_wise(*parts, "", null_handling="replace", null_replacement="")
     return pc.utf8_slice_codeunits(joined, len(between))
 

@@ -132,7 +132,7 @@ def _difference(values: Values) -> Any:
     """How many borders of the unit lie between two times."""
     count(values, 3, 3)
     unit = _unit(constant(values, 0, str))
-    first, last = (_stamp(_timed(value)).expression for value in values[1:])
+    first, last = (value.expression for value in _same_clock(*(_stamp(_timed(value)) for value in values[1:])))
     if unit in _BETWEEN:
         return _BETWEEN[unit](first, last)
     if unit == "week":  # DuckDB's are whole ones, not Mondays
@@ -145,6 +145,16 @@ def _difference(values: Values) -> Any:
         return months
     years = _IN_MONTHS[unit] // 12
     return pc.subtract(*(pc.divide(pc.year(each), pc.scalar(years)) for each in (last, first)))
+
+
+def _same_clock(one: Value, other: Value) -> tuple[Value, Value]:
+    """Two timestamps of one type: wall clocks unless both have a zone."""
+    if one.type == other.type:
+        return one, other
+    if one.type.tz is None or other.type.tz is None:
+        one, other = (cast_to(each, pa.timestamp(each.type.unit)) for each in (one, other))
+    type = pa.timestamp("us", one.type.tz)
+    return Value(one.expression.cast(type, safe=False), type), Value(other.expression.cast(type, safe=False), type)
 
 
 def _month_number(time: pc.Expression) -> pc.Expression:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .own_kernels import own_call, whole
+from .sql_arguments import plain_text
 from .sql_values import Value, cast_to
 
 _LOOKS_GOOD = r"^[+-]?\d{1,9}$"
@@ -20,6 +21,9 @@ def tried(value: Value, type: pa.DataType) -> pc.Expression:
     """The value as ``type``, or null."""
     if value.type == type or pa.types.is_null(value.type):
         return cast_to(value, type).expression
+    value = plain_text(value)
+    if pa.types.is_large_string(value.type):
+        value = cast_to(value, pa.string())
     column = Value(pc.field("given"), value.type)
     cast = _of_text(column, type) if pa.types.is_string(value.type) else [cast_to(column, type).expression]
 

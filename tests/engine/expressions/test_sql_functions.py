@@ -105,6 +105,8 @@ TEXTS = [
     "json_array_length(j->>'l')", "json_valid(s)", "cast(j->'n' as double)",
     # comparisons
     "a is not distinct from b", "s is distinct from t", "(a, b) <> (2, 2)",
+    # nulls without a type
+    "coalesce(b, null)", "coalesce(null, 7)", "greatest(null, i)", "least(dec, null)", "[null, a]",
     # branches are computed for the rows that reach them
     "case when a <> 0 then 10 // a end", "case when a = 0 then 0 when 10 % a = 1 then 1 else 100 // a end",
     "case when s = '12' then cast(s as int) else -1 end", "if(a = 0, -1, 7 % a)",
@@ -157,6 +159,44 @@ def test_no_rows_have_the_same_type(text: str) -> None:
     assert (len(nothing), nothing.type) == (0, found.type)
 
 
+FORMS = {
+    "large_string": pa.large_string(),
+    "string_view": pa.string_view(),
+    "dictionary": pa.dictionary(pa.int32(), pa.string()),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("try_cast(n as int)", "try_cast(n as double)", "try_cast(day as date)", "try_cast(n as decimal(6, 2))"),
+        *("trim(s)", "right(s, 2)", "split_part(s, '-', 2)", "strpos(s, 'a')", "concat(s, a)", "concat_ws('/', s, t)"),
+        *("s like 'a%'", "starts_with(s, 'a')", "contains(s, 'b')", "len(s)", "regexp_extract(t, 'q')", "upper(s)"),
+    ],
+)
+def test_text_in_other_forms_is_read_alike(text: str, form: str) -> None:
+    columns = [
+        column.dictionary_encode() if FORMS[form] is None else column.cast(FORMS[form])
+        for column in ROWS.select(["s", "t", "n", "day"]).columns
+    ]
+    assert ours(text, pa.table([*columns, ROWS["a"]], ["s", "t", "n", "day", "a"])) == theirs(text)
+
+
+def test_a_case_is_told_from_one_whose_parts_read_alike_in_a_row() -> None:
+    assert ours("case when a <> 0 then 10 // nullif(b, 0) | a end")[1:3] == [7, 3]
+    assert ours("case when a <> 0 then 10 // nullif(b, 0) else a end")[1:3] == [5, 2]
+
+
+def test_times_of_two_types_differ_by_their_wall_clocks() -> None:
+    for kind in (pa.timestamp("ns"), pa.timestamp("us", "UTC")):
+        place = ROWS.column_names.index("ts")
+        table = ROWS.set_column(place, "ts", ROWS["ts"].cast(kind))
+        for unit in ("day", "hour", "week", "month", "quarter", "year"):
+            text = f"date_diff('{unit}', d, ts)"
+            assert ours(text, table) == theirs(text)
+
+
 def test_json_null_is_a_value_of_json_and_none_of_text() -> None:
     assert ours("json_extract(j, 'n')") == ["1", '"5"', None, "null", "12", "-3", "2.5"]
     with pytest.raises(DataError, match=r"'abc' is no JSON"):
@@ -193,6 +233,13 @@ def test_functions_of_arrow_can_be_called_by_name_with_their_options() -> None:
 def test_what_cannot_be_computed_fails_when_the_flow_is_built(text: str, message: str) -> None:
     with pytest.raises(FlowError, match=message):
         as_expression("project", text, ROWS.schema)
+
+
+def test_months_on_a_time_with_a_zone_are_refused_with_a_remedy() -> None:
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC"))])
+    with pytest.raises(FlowError, match="wall clock: cast it to timestamp"):
+        as_expression("project", "ts - interval 1 month", schema)
+    as_expression("project", "ts::timestamp - interval 1 month", schema)
 
 
 def test_a_sum_beyond_int64_is_an_error_of_the_data() -> None:
