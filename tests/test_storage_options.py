@@ -188,6 +188,8 @@ HIDDEN = "hidden-secret-word"
         ("s3://some/where", {"access_key_id": HIDDEN}, "there is no 'secret_access_key'"),
         ("s3://some/where", {"session_token": HIDDEN}, "has no key"),
         ("s3://some/where", {"region": ""}, "'region' is empty"),
+        ("s3://some/where", {"endpoint": "localhost:9000"}, "the endpoint is no URL"),
+        ("s3://some/where", {"endpoint": f"http://me:{HIDDEN}@host"}, "the endpoint is no URL"),
         ("s3://some/where", {"region": "a", "AWS_REGION": "b"}, "given twice"),
         ("s3://some/where", {"access_key_id": HIDDEN, "secret_access_key": 5}, "storage_options=… does not fit"),
         ("s3://some/where", HIDDEN, "storage_options=… does not fit"),
@@ -199,6 +201,12 @@ def test_wrong_options_are_refused_at_once(folder: str, options: Any, says: str)
         with pytest.raises(PenstockError, match=says) as caught:
             make(folder, storage_options=options)
         assert HIDDEN not in str(caught.value)
+
+
+def test_endpoint_of_the_environment_that_is_no_url_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
+    with pytest.raises(PenstockError, match=r"the endpoint is no URL(.|\n)*http://host:port"):
+        ps.run_local(local_flow(), checkpoints="s3://some-of-localhost/where")
 
 
 def ParquetSink(path: str, storage_options: Any) -> None:  # noqa: N802 as the others

@@ -39,7 +39,7 @@ from pyarrow import fs
 
 from ..core.errors import ConfigurationError
 from ..core.shown import shown
-from .store_options import Settings, StorageOptions, StoreAccess, checked_settings, client_part, given
+from .store_options import Settings, StorageOptions, StoreAccess, check_endpoint, checked_settings, client_part, given
 
 SCHEMES = ("s3", "gs", "az")
 """Of addresses that lead to object stores."""
@@ -460,6 +460,7 @@ def _client(scheme: str, name: str, said: Settings, answered: bool) -> Any:
             return stores.GCSStore(name, config=settings or None, client_options=options, **more)
         endpoint = settings.get("endpoint") or _endpoint_of_environment(scheme)
         if endpoint:
+            check_endpoint(scheme, endpoint)
             settings["endpoint"] = endpoint
         elif scheme == "s3" and "region" not in settings and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & set(os.environ):
             settings |= _found_region(name)

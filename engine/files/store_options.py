@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -44,6 +45,8 @@ _SECRET = {
     *("account_key", "sas_key", "client_secret", "proxy_url"),
 }
 """Names whose values no text has."""
+
+_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(:\d+)?(/[^\s?#]*)?")
 
 _GIVEN: dict[tuple[str, str], Settings] = {}
 """By scheme and bucket: what holds in this process."""
@@ -80,7 +83,18 @@ def checked_settings(scheme: str, options: Mapping[str, str]) -> Settings:
         raise ConfigurationError(f"storage_options: there is no {lacks!r}", "give both parts of the key")
     if "session_token" in found and "access_key_id" not in found:
         raise ConfigurationError("storage_options: 'session_token' has no key", "give the key that it belongs to")
+    if "endpoint" in found:
+        check_endpoint(scheme, found["endpoint"])
     return tuple(sorted(found.items()))
+
+
+def check_endpoint(scheme: str, endpoint: str) -> None:
+    """Raises ConfigurationError, which does not tell it, for one that is no URL: the library would panic."""
+    if not _URL.fullmatch(endpoint):
+        raise ConfigurationError(
+            f"{scheme}://: the endpoint is no URL",
+            "write http://host:port or https://host:port, in the environment, too",
+        )
 
 
 class StorageOptions(Mapping[str, str]):

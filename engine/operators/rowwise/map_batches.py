@@ -142,10 +142,16 @@ class RunningMapBatches(Stateless):
         try:
             result = self._function(batch.records)
         except BaseException as error:
-            _blame_user(self._name, error, _rows(batch))
+            _blame_user(self._name, error, self._rows(batch))
         if not (self._all_nullable and isinstance(result, pa.RecordBatch) and result.schema.equals(self._schema)):
             result = self._fitting(result, batch)
         return self._plain.of(result)
+
+    def _rows(self, batch: Batch) -> str:
+        """For an error. Where a part of a batch begins is not known: what was left of it may come from a checkpoint."""
+        tag, rows = batch.tag, batch.records.num_rows
+        which = f"rows 0..{rows - 1}" if self._rows_at_once is None else f"{rows:,} of the rows"
+        return f"{which} of round {tag.round}, lane {tag.lane}, batch {tag.sequence}"
 
     def _emit(self, records: pa.RecordBatch, tag: Tag, out: Output) -> Steps:
         whole = Batch(records, tag)
@@ -174,7 +180,7 @@ class RunningMapBatches(Stateless):
         columns = _columns(result)
         if columns is None:
             raise DataError(
-                f"{self._name} gave a {type(result).__name__} for {_rows(batch)}",
+                f"{self._name} gave a {type(result).__name__} for {self._rows(batch)}",
                 "give a RecordBatch, a Table, or a dict of arrays; did you forget to return?",
             )
         self._check_names(list(columns))
@@ -292,11 +298,6 @@ def _columns(result: object) -> dict[str, Any] | None:
     if isinstance(result, pa.RecordBatch | pa.Table):
         return dict(zip(result.schema.names, result.columns, strict=True))
     return dict(result) if isinstance(result, Mapping) else None
-
-
-def _rows(batch: Batch) -> str:
-    tag = batch.tag
-    return f"rows 0..{batch.records.num_rows - 1} of round {tag.round}, lane {tag.lane}, batch {tag.sequence}"
 
 
 def _blame_user(what: str, error: BaseException, where: str = "") -> NoReturn:

@@ -126,6 +126,11 @@ def test_map_batches_that_raises_tells_rows_and_the_users_frames_only() -> None:
     assert "in process" not in caught.value.detail
 
 
+def test_a_part_of_a_batch_is_not_told_as_its_first_rows() -> None:
+    with pytest.raises(UserCodeError, match="in 1 of the rows of round 0, lane 0, batch 0"):
+        run(MapBatches(divide, SCHEMA, batch_size=1), {(0, 0): pa.table({"a": [1, 3]})})
+
+
 def test_map_batches_whose_class_cannot_be_built_is_the_users_error() -> None:
     with pytest.raises(UserCodeError, match=r"Unbuildable could not be built(.|\n)*no model here"):
         run(MapBatches(Unbuildable, SCHEMA), {(0, 0): ROWS})
