@@ -148,12 +148,16 @@ def script_killed_when_it_has_staged(stage: Stage) -> None:
 
 
 def script_killed_in_a_lease(stage: Stage) -> None:
-    """While Spark computes, with rows that were read or not; with checkpoints that nothing keeps, or without."""
+    """While Spark computes, with rows that were read or not; with checkpoints that nothing keeps, or without. If one
+    stands, its rows ended with the script: the same command is refused, and says to start over with empty folders."""
     slow = stage.chance.random() < 0.5
     plan = Plan("lease", stage.chance.random() < 0.5, stage.chance.random() < 0.5, rate=SLOW if slow else 0.0)
     program, moment = stage.begin(plan), stage.chance.randint(2, PARTITIONS) if slow else amid(stage.chance)
     program.wait_for(lambda: stage.marks() >= moment, PATIENCE)
     stage.kill(program)
+    if len(list((stage.folder / "state").glob("*/log/*.json"))) > 1:
+        for each in ("out", "state"):
+            rmtree(stage.folder / each, ignore_errors=True)
     stage.finish(replace(plan, rate=0.0))
 
 
