@@ -14,7 +14,8 @@ Rules:
 5. How splits were assigned is part of a lane's cursor: a restored source goes on as it began, also with more splits.
 6. A cut that waits for no round finds each lane in a round of its own: those of one reader in two rounds that follow
    each other, those of several in any. Whoever reads them again begins with the smallest; a lane that has passed a
-   round says nothing in it.
+   round says nothing in it. So does one that waits for a round, of subtasks without an exchange between them: each
+   agrees on a round of its own.
 """
 
 from __future__ import annotations
@@ -165,14 +166,19 @@ _TOLD = ("ordinal", "row", "rows", "needless", "dealt")
 
 
 def write_cursors(round: int, cursors: Sequence[LaneCursor]) -> pa.Table:
-    """The cursors of one subtask as a state table, between two rounds. ``round``: the next round."""
+    """The cursors of one subtask as a state table, between two rounds. ``round``: the next round; a lane that is ahead
+    (rule 6) keeps its own."""
+    return _table([max(round, cursor.round) for cursor in cursors], cursors)
+
+
+def _table(rounds: Sequence[int], cursors: Sequence[LaneCursor]) -> pa.Table:
     values = [[getattr(cursor, name) for cursor in cursors] for name in ("lane", *_TOLD)]
-    return pa.table([values[0], [round] * len(cursors), *values[1:]], schema=CURSOR_SCHEMA)
+    return pa.table([values[0], rounds, *values[1:]], schema=CURSOR_SCHEMA)
 
 
 def write_cut(place: ReaderPlace, cursors: Sequence[LaneCursor]) -> pa.Table:
     """The same anywhere, also within a round."""
-    table = write_cursors(place.round, cursors)
+    table = _table([place.round] * len(cursors), cursors)
     told = [[getattr(cursor, name) for cursor in cursors] for name in ("round", "taken", "sequence")]
     told += [[each] * len(cursors) for each in (place.begun, place.said.value, place.demand.value, place.drained)]
     for field, values in zip(CUT_FIELDS, told, strict=True):
@@ -184,17 +190,26 @@ def read_cursors(table: pa.Table | None, lanes: range, dealt: int = 0) -> tuple[
     """Where the reader of ``lanes`` stands, and their cursors; lanes without state stand at their beginning.
     ``dealt``: of a source that begins; states that do not tell are older than rule 4.
 
-    Of several readers' cuts it begins with the smallest round in which one of them was (rule 6).
+    Of several readers it begins with the smallest round in which one of them was (rule 6).
     """
-    found = {} if table is None else {int(row[LANE]): row for row in table.to_pylist() if int(row[LANE]) in lanes}
+    stored = [] if table is None else table.to_pylist()
+    found = {int(row[LANE]): _as_cut(row) for row in stored if int(row[LANE]) in lanes}
     rows = list(found.values())
     dealt = next(((row.get("dealt") or 0) for row in rows), dealt)
-    cut = [row for row in rows if row.get("said") is not None]
-    place = _place_of(cut) if cut else ReaderPlace(max((row["round"] for row in rows), default=0))
+    place = _place_of(rows) if rows else ReaderPlace()
     cursors = [cursor_of(found[lane]) if lane in found else LaneCursor(lane, dealt=dealt) for lane in lanes]
     for cursor in cursors:
         cursor.round = max(cursor.round, place.round)
     return place, cursors
+
+
+def _as_cut(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a state between two rounds, which says less, as that of a cut there."""
+    if row.get("said") is not None:
+        return row
+    here = ReaderPlace()
+    told = {"said": here.said.value, "demand": here.demand.value, "begun": here.begun, "drained": here.drained}
+    return {**row, **told, "lane_round": row["round"]}
 
 
 def _place_of(rows: Sequence[dict[str, Any]]) -> ReaderPlace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from penstock.engine.plan.rounds import SplitAssignment, evenly_assigned, lanes_of, read_cursors, write_cursors
@@ -48,3 +49,12 @@ def test_a_state_that_does_not_tell_was_dealt_by_turns() -> None:
     older = write_cursors(3, cursors).drop_columns(["dealt"])
     _, again = read_cursors(older, range(8), evenly_assigned(4, 8))
     assert [cursor.dealt for cursor in again] == [0] * 8
+
+
+def test_reader_of_lanes_that_stood_between_other_rounds_begins_with_the_smallest_and_moves_none() -> None:
+    """Subtasks that share no exchange stand behind different rounds at one checkpoint by agreement (rule 6)."""
+    parts = [write_cursors(round, read_cursors(None, lanes)[1]) for round, lanes in ((5, range(2)), (3, range(2, 4)))]
+    place, cursors = read_cursors(pa.concat_tables(parts), range(4))
+    assert (place.round, place.begun) == (3, True)
+    assert [cursor.round for cursor in cursors] == [5, 5, 3, 3]
+    assert write_cursors(4, cursors)["round"].to_pylist() == [5, 5, 4, 4], "a lane that is ahead keeps its round"
