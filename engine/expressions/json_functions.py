@@ -14,8 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from .own_kernels import each_distinct
-from .sql_arguments import Function, Values, constant, count, text
+from .sql_arguments import Function, Values, constant, count, each_text, per_text
 from .sql_values import Value
 
 _MISSING = object()
@@ -75,17 +74,9 @@ def _as_text(value: Any) -> str | None:
 
 def extracted(value: Value, steps: tuple[str | int, ...], *, as_text: bool) -> Value:
     """What lies at a path: as JSON text, which casts read as what it means, or ``as_text``."""
-    given = text(value)
 
     def made(name: str, write: Callable[[Any], str | None]) -> Value:
-        function = each_distinct(
-            f"{name}[{steps!r}]",
-            lambda each: write(_at(_parsed(each), steps)),
-            given.expression,
-            given.type,
-            pa.string(),
-        )
-        return Value(function, pa.string())
+        return Value(each_text(f"{name}[{steps!r}]", lambda each: write(_at(_parsed(each), steps)), value), pa.string())
 
     plain = made("json_extract_string", _as_text)
     if as_text:
@@ -112,15 +103,6 @@ def _valid(given: str) -> bool:
     return True
 
 
-def _each(name: str, function: Callable[[str], Any], result: pa.DataType) -> Function:
-    def made(values: Values) -> Any:
-        count(values, 1, 1)
-        given = text(values[0])
-        return each_distinct(name, function, given.expression, given.type, result)
-
-    return made
-
-
 def _length(given: str) -> int:
     value = _parsed(given)
     return len(value) if isinstance(value, list) else 0
@@ -131,6 +113,6 @@ JSON_FUNCTIONS: dict[str, Function] = {
     "json_extract_path": _extract(as_text=False),
     "json_extract_string": _extract(as_text=True),
     "json_extract_path_text": _extract(as_text=True),
-    "json_array_length": _each("json_array_length", _length, pa.int64()),
-    "json_valid": _each("json_valid", _valid, pa.bool_()),
+    "json_array_length": per_text("json_array_length", _length, pa.int64()),
+    "json_valid": per_text("json_valid", _valid, pa.bool_()),
 }

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from .own_kernels import each_distinct
 from .sql_values import Value, cast_to
 
 Values: TypeAlias = Sequence[Value]
@@ -91,3 +93,21 @@ def with_text(kernel: Callable[..., Any]) -> Function:
         return kernel(values[0].expression, constant(values, 1, str))
 
     return function
+
+
+def each_text(
+    name: str, function: Callable[[str], Any], value: Value, result: pa.DataType | None = None
+) -> pc.Expression:
+    """``function`` of a value as text, computed once for equal ones; ``result``: its type, else text."""
+    given = text(value)
+    return each_distinct(name, function, given.expression, given.type, result or pa.string())
+
+
+def per_text(name: str, function: Callable[[str], Any], result: pa.DataType | None = None) -> Function:
+    """A function of one text."""
+
+    def made(values: Values) -> Any:
+        count(values, 1, 1)
+        return each_text(name, function, values[0], result)
+
+    return made

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .own_kernels import each_distinct
-from .sql_arguments import Function, Values, constant, count, plain, text, with_text
+from .sql_arguments import Function, Values, constant, count, each_text, per_text, plain, with_text
 from .sql_values import cast_to
 
 
@@ -67,26 +67,13 @@ def _padded(*, left: bool) -> Function:
             filled: str = row[: max(width - len(given), 0)]
             return (filled + given if left else given + filled)[:width]
 
-        return _each(f"{'l' if left else 'r'}pad[{width}, {filling!r}]", padded, values)
+        return each_text(f"{'l' if left else 'r'}pad[{width}, {filling!r}]", padded, values[0])
 
     return function
 
 
-def _each(name: str, function: Callable[[str], Any], values: Values, result: pa.DataType | None = None) -> Any:
-    given = text(values[0])
-    return each_distinct(name, function, given.expression, given.type, result or pa.string())
-
-
-def _per_text(name: str, function: Callable[[str], Any], result: pa.DataType | None = None) -> Function:
-    def made(values: Values) -> Any:
-        count(values, 1, 1)
-        return _each(name, function, values, result)
-
-    return made
-
-
 def _digest(name: str) -> Function:
-    return _per_text(name, lambda given: hashlib.new(name, given.encode(), usedforsecurity=False).hexdigest())
+    return per_text(name, lambda given: hashlib.new(name, given.encode(), usedforsecurity=False).hexdigest())
 
 
 def _translate(values: Values) -> Any:
@@ -96,7 +83,7 @@ def _translate(values: Values) -> Any:
     table: dict[int, str | None] = {}
     for place, character in enumerate(given):
         table.setdefault(ord(character), wanted[place] if place < len(wanted) else None)
-    return _each(f"translate[{given!r}, {wanted!r}]", lambda value: value.translate(table), values)
+    return each_text(f"translate[{given!r}, {wanted!r}]", lambda value: value.translate(table), values[0])
 
 
 def _character(values: Values) -> Any:
@@ -271,9 +258,9 @@ TEXT_FUNCTIONS: dict[str, Function] = {
     "str_split": _split,
     "split": _split,
     "split_part": _split_part,
-    "ascii": _per_text("ascii", lambda given: ord(given[0]) if given else 0, pa.int32()),
-    "unicode": _per_text("unicode", lambda given: ord(given[0]) if given else -1, pa.int32()),
-    "ord": _per_text("unicode", lambda given: ord(given[0]) if given else -1, pa.int32()),
+    "ascii": per_text("ascii", lambda given: ord(given[0]) if given else 0, pa.int32()),
+    "unicode": per_text("unicode", lambda given: ord(given[0]) if given else -1, pa.int32()),
+    "ord": per_text("unicode", lambda given: ord(given[0]) if given else -1, pa.int32()),
     "chr": _character,
     "md5": _digest("md5"),
     "sha1": _digest("sha1"),

@@ -57,7 +57,7 @@ def _cast(column: pa.Array, ways: list[pc.Expression], type: pa.DataType) -> pa.
         good = pc.match_substring_regex(distinct, _LOOKS_GOOD)
     at_once = _computed(evaluators[0], pc.if_else(good, distinct, pa.scalar(None, distinct.type)))
     if at_once is None:
-        good, at_once = pc.and_(good, pa.scalar(False)), pa.nulls(len(distinct), type)
+        good, at_once = pa.array([False] * len(distinct)), pa.nulls(len(distinct), type)
     found = [
         at_once[place] if fine else _one(evaluators, distinct.slice(place, 1))
         for place, fine in enumerate(good.to_pylist())

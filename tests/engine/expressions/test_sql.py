@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import Any
 
@@ -17,7 +16,7 @@ from penstock.engine.expressions.evaluator import Evaluator
 from penstock.engine.expressions.expressions import as_expression
 from penstock.engine.operators import Filter, Project
 from support.operator_harness import run
-from support.oracle import connect
+from support.sql_values import by_duckdb, by_us
 
 ROWS = pa.table({
     "a": pa.array([1, -7, None, 0, 3, 12], pa.int32()),
@@ -80,30 +79,11 @@ TEXTS = [
 
 
 def ours(text: str, table: pa.Table = ROWS) -> list[Any]:
-    (records,) = table.combine_chunks().to_batches()
-    (found,) = Evaluator([("found", as_expression("project", text, table.schema))]).evaluate(records)
-    return [close(value) for value in found.to_pylist()]
+    return by_us(text, table)
 
 
 def theirs(text: str, table: pa.Table = ROWS) -> list[Any]:
-    with connect() as connection:
-        connection.register("given", table.append_column("place", pa.array(range(table.num_rows))))
-        connection.execute("set timezone = 'UTC'")
-        found = connection.execute(f"select ({text}) from given order by place").fetchall()
-    return [close(value) for (value,) in found]
-
-
-def close(value: Any) -> Any:
-    """Numbers by value, to ten digits; a date as the time of its start."""
-    if isinstance(value, bool) or value is None:
-        return value
-    if hasattr(value, "year"):
-        return value.isoformat().removesuffix("T00:00:00")
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return value
-    return repr(number) if not math.isfinite(number) else float(f"{number:.10g}") + 0.0
+    return by_duckdb(text, table)
 
 
 @pytest.mark.parametrize("text", TEXTS)
