@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from contextlib import suppress
 
 import pyarrow as pa
@@ -18,6 +19,13 @@ SPLITS, ROWS = 96, 10
 PACE = 800.0
 """Rows a second: the flow has 960 in 24 rounds, so a paced job is on its way long enough to be asked for something."""
 PATIENCE = 60
+OPENED = threading.Event()
+"""Until then :func:`held` gives nothing."""
+
+
+def held(batch: pa.RecordBatch) -> pa.RecordBatch:
+    assert OPENED.wait(PATIENCE)
+    return batch
 
 
 def tables() -> list[pa.Table]:
@@ -29,10 +37,11 @@ def tables() -> list[pa.Table]:
     ]
 
 
-def flow(output, rate=0.0, data=None) -> ps.Flow:
+def flow(output, rate=0.0, data=None, through=None) -> ps.Flow:
     """Rows, and sums by key that span splits and so rounds, behind an exchange."""
     flow = ps.Flow("saved", lanes=4)
     rows = flow.from_tables(data or tables(), name="numbers", rate=rate)
+    rows = rows if through is None else rows.map_batches(through, tables()[0].schema)
     evens = rows.filter(pc.bit_wise_and(ps.field("value"), 1) == 0)
     evens.write_parquet(output / "rows", name="rows")
     totals = rows.aggregate(["key"], n=("value", "count"), total=("value", "sum"), name="totals")
@@ -115,8 +124,48 @@ def test_drained_job_has_emitted_its_open_groups(tmp_path):
 
 def test_drained_savepoint_is_no_start(tmp_path):
     saved = started(tmp_path).stop(drain=True, timeout=PATIENCE)
-    with pytest.raises(ConfigurationError, match="after the end of all data"):
+    with pytest.raises(ConfigurationError, match="stopped with drain=True"):
         ps.run_local(flow(tmp_path / "out"), checkpoints=tmp_path / "b", from_snapshot=saved.path)
+
+
+@pytest.fixture
+def ended(tmp_path):
+    """A job that has taken one checkpoint at its beginning, whose tasks have all come to the end of their data since,
+    and which takes no further one by itself."""
+    OPENED.clear()
+    checkpoints = every(tmp_path / "a", every=None, min_pause="1h")
+    with ps.run_local(flow(tmp_path / "out", through=held), parallelism=2, checkpoints=checkpoints) as job:
+        job.checkpoint(PATIENCE)
+        OPENED.set()
+        job.wait_until(lambda status: all(each == "data ended" for each in status.tasks.values()), PATIENCE)
+        yield job
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_job_that_is_stopped_behind_the_end_of_its_data_is_finished_by_whoever_goes_on(
+    tmp_path, undisturbed, ended, parallelism, aligned
+):
+    saved = ended.stop(timeout=PATIENCE, aligned=aligned)
+    assert ended.status().state == "stopped"
+    options = {"parallelism": parallelism, "checkpoints": every(tmp_path / "b"), "from_snapshot": saved.path}
+    with ps.run_local(flow(tmp_path / "out", through=held), **options) as resumed:
+        assert resumed.wait(PATIENCE).audit().clean
+    assert read(tmp_path / "out") == undisturbed
+
+
+def test_savepoint_behind_the_end_of_the_data_commits_what_is_left_where_it_is_gone_on_with(
+    tmp_path, undisturbed, ended
+):
+    saved = ended.savepoint(tmp_path / "mine", timeout=PATIENCE)
+    ended.cancel()
+    assert ended.wait(PATIENCE).status().state == "cancelled"
+    assert not list((tmp_path / "out").glob("*/part-*")), "nothing is committed by a savepoint"
+    shutil.rmtree(tmp_path / "a")
+    options = {"checkpoints": every(tmp_path / "b"), "from_snapshot": saved.path}
+    with ps.run_local(flow(tmp_path / "out", through=held), **options) as resumed:
+        assert resumed.wait(PATIENCE).audit().clean
+    assert read(tmp_path / "out") == undisturbed
 
 
 def test_savepoint_of_a_running_job_is_a_start_once_that_job_is_cancelled(tmp_path, undisturbed):

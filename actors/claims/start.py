@@ -35,7 +35,7 @@ from ...coordinator.log.recovery import generation_of, identity_in
 from ...coordinator.model.events import Failure
 from ...coordinator.model.kinds import ClaimMode
 from ...coordinator.model.manifest import Claim as ClaimEntry
-from ...coordinator.model.manifest import Ended, LogEntry, Manifest, committables_of, reweights_in
+from ...coordinator.model.manifest import Ended, LogEntry, Manifest, committables_of, is_drained, reweights_in
 from ...coordinator.restore.stored_state import Snapshot, check_snapshot
 from ...engine.core.errors import ConfigurationError
 from ...engine.core.identity import CheckpointId, JobIdentity
@@ -118,21 +118,12 @@ def newest_checkpoint(place: str) -> tuple[Manifest, str]:
 
 def _refusal(snapshot: Snapshot, plan: JobPlan, allow_changes: bool) -> Failure | None:
     manifest = snapshot.manifest
-    ended = all(state.data_ended or state.finished for state in manifest.tasks)
-    if ended and plan.feeds:
+    if is_drained(manifest):
         return Failure(
-            f"the snapshot in {snapshot.root} was taken after the sources of {', '.join(plan.feeds)} had ended: a rank "
-            "that resumes nothing would get rows again that were read before",
+            f"the snapshot in {snapshot.root} was taken when its job was stopped with drain=True: it is behind the "
+            "end of its data, though its sources may have more",
             retry=False,
-            remedy="run the flow without from_snapshot in an empty checkpoint folder, and let each rank load the "
-            "state_dict() of its reader: it gets the batches behind that",
-            kind="ConfigurationError",
-        )
-    if ended:
-        return Failure(
-            f"the snapshot in {snapshot.root} was taken after the end of all data: nothing is left to be done",
-            retry=False,
-            remedy="use what its job has written; to go on later, stop a job before its data end, without drain=True",
+            remedy="use what its job has written; to go on later, stop a job without drain=True",
             kind="ConfigurationError",
         )
     if manifest.fingerprint == plan.fingerprint or allow_changes:

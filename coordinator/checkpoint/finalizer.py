@@ -42,7 +42,7 @@ from ..model.commands import (
 from ..model.events import Failure, SavepointCopied, SavepointFailed, SavepointStored
 from ..model.execution_graph import ExecutionGraph, JobEdge, Pattern, pointwise_upstreams
 from ..model.job_states import TaskStatus
-from ..model.kinds import Cause, CheckpointKind, FailureReason, Request
+from ..model.kinds import Cause, CheckpointKind, FailureReason, Request, StopMode
 from ..model.manifest import Manifest, OperatorEntry, TaskState
 from ..model.task_set import TaskSet
 from ..restore.finished_check import FinishedState
@@ -286,6 +286,7 @@ def make_manifest(
         round_rows=context.graph.round_rows,
         savepoint=pending.location,
         request=pending.request.name,
+        drained=pending.request.stop is StopMode.DRAIN,
         skipped=context.skipped,
         uuid=context.identity.uuid,
         ancestors=context.identity.ancestors,

@@ -137,6 +137,8 @@ class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True, forb
     """Where the savepoint lies that the job stops with."""
     request: str = ""
     """The asker's name for that savepoint."""
+    drained: bool = False
+    """Whether its job was stopped for good, the data ended where they were: nothing goes on from it."""
     skipped: tuple[Skipped, ...] = ()
     """Splits that are not read any more, as they would end the process that reads them."""
     uuid: str = ""
@@ -156,6 +158,12 @@ def committables_of(manifest: Manifest) -> list[Committable]:
     found = [committable for task in manifest.tasks for committable in task.committables]
     found += [committable for _, committable in manifest.uncommitted]
     return list({msgspec.msgpack.encode(each, order="deterministic"): each for each in found}.values())
+
+
+def is_drained(manifest: Manifest) -> bool:
+    """Whether nothing goes on from it. Before format 8 all that was said was that the data had ended at a stop."""
+    ended = all(state.data_ended or state.finished for state in manifest.tasks)
+    return manifest.drained or (manifest.format < 8 and ended and manifest.kind == "stop with savepoint")
 
 
 class Pinned(msgspec.Struct, frozen=True, tag="pinned", kw_only=True, forbid_unknown_fields=True):
