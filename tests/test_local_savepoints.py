@@ -8,6 +8,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
@@ -389,3 +390,32 @@ def test_job_whose_stages_are_one_task_goes_on_from_its_savepoint_as_several(tmp
     assert len(resumed.plan.stages) == 3
     assert resumed.wait(PATIENCE).audit().clean
     assert read(tmp_path / "out") == undisturbed
+
+
+def test_files_of_a_gathered_output_read_by_name_are_in_the_order_of_the_flow_whoever_has_gone_on(tmp_path):
+    """Each of three jobs, two of them begun from a stop, is shut down and resumed once: its generations go on, too."""
+    output = tmp_path / "out"
+
+    def run(number, saved, rate):
+        gathered = ps.Flow("gathered", lanes=4)
+        gathered.from_tables(tables(), name="numbers", rate=rate).gather().write_parquet(output, name="rows")
+        return ps.run_local(gathered, checkpoints=every(tmp_path / f"state-{number}"), from_snapshot=saved)
+
+    def committed():
+        return len(list(output.glob("part-*")))
+
+    saved = None
+    for number in range(3):
+        for leaves in (True, False):
+            before = committed()
+            with run(number, saved, PACE / 8) as job:
+                job.wait_until(lambda status: committed() > before, PATIENCE)  # noqa: B023
+                saved = saved if leaves else job.stop(timeout=PATIENCE).path
+    with run("last", saved, 0.0) as job:
+        assert job.wait(PATIENCE).audit().clean
+    names = sorted(path.name for path in output.glob("part-*"))
+    assert len({name.rpartition("-")[2] for name in names}) == 4
+    values = [value for name in names for value in pq.read_table(output / name)["value"].to_pylist()]
+    in_order = ps.Flow("ordered", lanes=4)
+    in_order.from_tables(tables(), name="numbers").gather().collect("rows")
+    assert values == ps.run_local(in_order).wait(PATIENCE).output("rows").to_table()["value"].to_pylist()

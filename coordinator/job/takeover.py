@@ -161,10 +161,7 @@ class Takeover:
 
     def _decide(self, read: LogRead) -> Outcome:
         context, entries = self._context, read.entries
-        decision = decide_recovery(
-            entries, context.fingerprint, context.job, self._description, context.identity.uuid, read.running
-        )
-        found = self._usable(decision)
+        found = self._usable(self._decided(entries, read.running))
         if not isinstance(found, TakeOver):
             return found
         self._decision = found
@@ -202,8 +199,20 @@ class Takeover:
         if not (durable and all(entry.number < claim.number for entry in others)):
             return self._decide(read)
         log.next_number = claim.number + 1
-        found = self._usable(decide_recovery(others, claim.fingerprint, claim.job, self._description, claim.uuid))
+        found = self._usable(self._decided(others))
         return self._claimed(found) if isinstance(found, TakeOver) else found
+
+    def _decided(self, entries: Sequence[LogEntry], running: str = "") -> TakeOver | Over | Refused:
+        context, snapshot = self._context, self._snapshot
+        return decide_recovery(
+            entries,
+            context.fingerprint,
+            context.job,
+            self._description,
+            context.identity.uuid,
+            running,
+            behind=0 if snapshot is None else snapshot.manifest.checkpoint.generation,
+        )
 
     def _usable(self, decision: TakeOver | Over | Refused) -> TakeOver | AlreadyOver | Failure:
         """The decision to take over if this flow can go on from what it would go on from."""

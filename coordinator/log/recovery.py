@@ -1,8 +1,10 @@
 """What a coordinator that comes with nothing but the log does first, and whose a checkpoint folder is, in words.
 
 A pure choice: entries in, decision out. The newest manifest in the log is where the job goes on, of any writer; the
-generation is one more than any that the log names; the claim takes the number after the last. That a run is going on is
-said where it is known, and nowhere else. Of any other claim is said who made it, and when.
+generation is one more than any that the log names, and than that of the snapshot that the job starts from, so that what
+it adds to the same outputs, where names are of checkpoints, sorts behind what was there; the claim takes the number
+after the last. That a run is going on is said where it is known, and nowhere else. Of any other claim is said who made
+it, and when.
 """
 
 from __future__ import annotations
@@ -104,10 +106,17 @@ _LEASED = re.compile(r"leased:\w+")
 
 
 def decide_recovery(
-    entries: Sequence[LogEntry], fingerprint: str, job: str, description: str = "", uuid: str = "", running: str = ""
+    entries: Sequence[LogEntry],
+    fingerprint: str,
+    job: str,
+    description: str = "",
+    uuid: str = "",
+    running: str = "",
+    behind: int = 0,
 ) -> RecoveryDecision:
     """Read the log: take it over, or say that nothing is left to do, or why not. ``uuid``: what the job's parts were
-    told that its identity is; empty: nothing was. ``running``: the owner of a claim whose run is known to go on."""
+    told that its identity is; empty: nothing was. ``running``: the owner of a claim whose run is known to go on.
+    ``behind``: the generation of the snapshot that the job starts from."""
     entries = sorted(entries, key=lambda entry: entry.number)
     refusal = _refusal(entries, fingerprint, job, description) or _other_identity(entries, job, uuid)
     if refusal is not None:
@@ -120,7 +129,7 @@ def decide_recovery(
     if ended is not None:
         return Over(newest, ended, manifests, pins)
     return TakeOver(
-        generation=newest + 1,
+        generation=max(newest, behind) + 1,
         number=entries[-1].number + 1 if entries else 0,
         next_checkpoint=max((one.checkpoint.number for one in (*manifests, *dropped)), default=0) + 1,
         manifests=manifests,
