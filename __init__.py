@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.engine.core.source import SourceConfig as Source
     from penstock.engine.core.traits import Columns, Cut, Emission, Lineage, Multiplicity, State, Traits
     from penstock.engine.expressions.expressions import field
+    from penstock.engine.expressions.fluent import Expression, col, fn, lit, when
     from penstock.engine.flow import index
     from penstock.engine.flow.flow import Flow, Stream
     from penstock.engine.flow.shuffling import ShuffleOptions as Shuffle
@@ -53,6 +54,7 @@ __all__ = [
     "Committable",
     "Cut",
     "Emission",
+    "Expression",
     "Flow",
     "Index",
     "Job",
@@ -75,15 +77,19 @@ __all__ = [
     "Traits",
     "WindowFunction",
     "attach",
+    "col",
     "errors",
     "field",
+    "fn",
     "index",
     "list_jobs",
+    "lit",
     "replay",
     "retire_output",
     "run",
     "run_local",
     "spark",
+    "when",
 ]
 
 _HOMES = {
@@ -95,6 +101,7 @@ _HOMES = {
     "Cut": "penstock.engine.core.traits",
     "Emission": "penstock.engine.core.traits",
     "Multiplicity": "penstock.engine.core.traits",
+    "Expression": "penstock.engine.expressions.fluent",
     "Flow": "penstock.engine.flow.flow",
     "Index": "penstock.engine.operators.join.index_protocol",
     "Job": "penstock.actors.client.job",
@@ -116,12 +123,16 @@ _HOMES = {
     "Traits": "penstock.engine.core.traits",
     "WindowFunction": "penstock.engine.operators",
     "attach": "penstock.actors.job.launch",
+    "col": "penstock.engine.expressions.fluent",
     "field": "penstock.engine.expressions.expressions",
+    "fn": "penstock.engine.expressions.fluent",
     "list_jobs": "penstock.actors.job.launch",
+    "lit": "penstock.engine.expressions.fluent",
     "replay": "penstock.jobs.replay",
     "retire_output": "penstock.actors.claims.ownership",
     "run": "penstock.actors.job.launch",
     "run_local": "penstock.jobs.local_run",
+    "when": "penstock.engine.expressions.fluent",
 }
 _CALLED_THERE = {
     "Operator": "OperatorConfig",

@@ -114,6 +114,11 @@ ALONE = {
         engine.flow.flow.Flow.from_split_sets engine.flow.flow.Flow.read_ipc engine.flow.flow.Stream.hash_join
         engine.flow.flow.Stream.map_batches engine.flow.flow.Stream.mark_distinct
         engine.flow.flow.Stream.partition_by_range engine.flow.flow.Stream.partitioned_by engine.flow.flow.Stream.top_n
+        engine.expressions.fluent.Expression.dt engine.expressions.fluent.Expression.is_between
+        engine.expressions.fluent.Expression.is_distinct_from engine.expressions.fluent.Expression.is_not_null
+        engine.expressions.namespaces.TextNamespace.json_path_match
+        engine.expressions.namespaces.TextNamespace.replace_regex
+        engine.expressions.namespaces.TimeNamespace.ordinal_day
         engine.indexes.in_parquet.parquet_index engine.indexes.in_sql.sql_index
         engine.local.plan_task.PlanTask.add_split engine.local.plan_task.PlanTask.request_barrier
         engine.operators.sequence.schedule.Schedule.by_epoch

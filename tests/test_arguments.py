@@ -100,6 +100,10 @@ def fed() -> ps.Flow:
     return flow
 
 
+def expression() -> ps.Expression:
+    return ps.col("v")
+
+
 def plan_task() -> ps.PlanTask:
     return ps.PlanTask(ps.Flow("plan").from_split_sets(TABLE.schema, name="in"))
 
@@ -160,6 +164,16 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "Checkpoints": function(ps.Checkpoints, folder="state-2"),
         "Shuffle": function(ps.Shuffle, window=2),
         "Runtime": function(ps.Runtime),
+        "col": function(ps.col, name="v"),
+        "lit": function(ps.lit, value=1),
+        "when": function(ps.when, condition=ps.col("v") > 1),
+        "Expression.alias": method(expression, "alias", name="n"),
+        "Expression.cast": method(expression, "cast", type=pa.int64()),
+        "Expression.fill_null": method(expression, "fill_null", value=0),
+        "Expression.is_between": method(expression, "is_between", low=1, high=2),
+        "Expression.is_distinct_from": method(expression, "is_distinct_from", other=1),
+        "Expression.is_in": method(expression, "is_in", values=[1, 2]),
+        "Expression.round": method(expression, "round", digits=1),
         "Flow": function(ps.Flow, name="sweep"),
         "Flow.apply": applying,
         "Flow.attach": attaching,
@@ -270,6 +284,7 @@ def _of(*names: str) -> Iterator[str]:
 
 
 INNER = {
+    *("Expression", "fn"),
     *("Job", "Savepoint", "ReplayedBatch", "Stream", "Schedule", "Schedule.at"),  # made by the library alone
     # values that the engine makes, and what users write and the engine calls
     *("Batch", "Committable", "Cut", "Emission", "State", "Multiplicity", "Columns.needed", "Traits.columns_of"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 
 import pyarrow as pa
@@ -29,8 +30,10 @@ def check_columns(kind: str, schema: pa.Schema, names: Iterable[str], side: str 
 
 def missing_column(kind: str, name: str, schema: pa.Schema, side: str = "input") -> FlowError:
     """The error for a column that does not exist."""
-    there = ", ".join(schema.names) or "none"
-    return FlowError(f"{kind}: its {side} has no column {name!r}", f"use one of the columns there are: {there}")
+    near = get_close_matches(name, schema.names, n=3)
+    there = f"use one of the columns there are: {', '.join(schema.names) or 'none'}"
+    remedy = f"did you mean {' or '.join(map(repr, near))}? {there}" if near else there
+    return FlowError(f"{kind}: its {side} has no column {name!r}", remedy)
 
 
 def duplicate_of(names: Iterable[str]) -> str | None:

@@ -1,18 +1,31 @@
-"""Expressions as a user writes them: pyarrow's, or SQL text, over the columns of a schema."""
+"""Expressions as a user writes them: ``ps.col``'s, SQL text, or pyarrow's, over the columns of a schema."""
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..core.errors import ConfigurationError, FlowError
+from .fluent import Expression
 
 field = pc.field
-"""A column by its name, or a path of names into a struct: what expressions are made of."""
+"""A column by its name, or a path of names into a struct: what pyarrow's expressions are made of."""
+
+Expressible: TypeAlias = Expression | pc.Expression | str
+"""What a user may give."""
+
+
+def written(given: Expressible) -> pc.Expression | str:
+    """As configs hold it: they are compared, hashed and described."""
+    return given.sql if isinstance(given, Expression) else given
 
 
 def as_expression(kind: str, given: object, schema: pa.Schema) -> pc.Expression:
     """``given`` as an expression over ``schema``; what is neither one nor SQL text is a mistake of the flow."""
+    if isinstance(given, Expression):
+        given = given.sql
     if isinstance(given, pc.Expression):
         return given
     if isinstance(given, str):
@@ -25,7 +38,7 @@ def as_expression(kind: str, given: object, schema: pa.Schema) -> pc.Expression:
         return expression_of(kind, given, schema)
     raise FlowError(
         f"{kind}: expected an expression, got {given!r} ({type(given).__name__})",
-        "write it with pyarrow.compute: pc.field('delay') > 3; or as SQL text: 'delay > 3'",
+        "write it as ps.col('delay') > 3, or as SQL text: 'delay > 3'",
     )
 
 

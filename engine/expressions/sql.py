@@ -42,7 +42,7 @@ from .json_functions import extracted
 from .list_functions import is_list, list_contains, list_item
 from .sql_arguments import plain_text
 from .sql_decimals import DIGITS, TooWideError
-from .sql_functions import MAY_FAIL, OF_TEXT, REFUSED, arrow_function, find_function, list_value, near_names
+from .sql_functions import MAY_FAIL, OF_TEXT, REFUSED, arrow_function, find_function, list_value, no_function
 from .sql_time_functions import date_part, interval, moved
 from .sql_types import arrow_type
 from .sql_values import Value, alike, as_item, cast_to, comparable, exact, literals, on_par, truth
@@ -336,7 +336,7 @@ class _Compiler:
             return chosen
         (type,) = types_of(self._kind, self._schema, [("case", chosen)])
         columns = [(name, self._schema.field(name).type) for name in names]
-        texts = [node.sql(dialect=_Dialect) for node in nodes]
+        texts = [node.sql(dialect=_Dialect, identify=True) for node in nodes]
         return Value(guarded(f"{len(tests)}: {texts}", columns, conditions, [*firsts, last], type), type)
 
     def cast(self, node: exp.Cast) -> Value | pc.Expression:
@@ -386,7 +386,7 @@ class _Compiler:
             function, given = find_function("strpos"), [given[0].args["field"], given[0].this]
         kernel = arrow_function(name) if function is None else None
         if (function is None and kernel is None) or name.lower() in REFUSED:
-            raise self._no_function(name)
+            raise no_function(f"{self._kind}: SQL {self._text!r}", name)
         self._may_fail = self._may_fail or kernel is not None or name.lower() in MAY_FAIL
         options = {each.name: each.expression for each in given if isinstance(each, exp.PropertyEQ)}
         arguments = [self.value(each) for each in given if not isinstance(each, exp.PropertyEQ)]
@@ -402,13 +402,6 @@ class _Compiler:
         except (FlowError, TypeError, ValueError) as error:
             detail = error.message if isinstance(error, FlowError) else str(error)
             raise FlowError(f"{self._kind}: SQL {self._text!r}: {node.name}: {detail}", "see its arguments") from None
-
-    def _no_function(self, name: str) -> FlowError:
-        what = f"{self._kind}: SQL {self._text!r}: does not know the function {name}"
-        if name.lower() in REFUSED:
-            return FlowError(f"{self._kind}: SQL {self._text!r}: {name} {REFUSED[name.lower()]}", "see docs/sql.md")
-        near = near_names(name)
-        return FlowError(what, f"did you mean {', '.join(near)}? docs/sql.md lists all" if near else "see docs/sql.md")
 
 
 def _among(one: Value, others: Sequence[Value]) -> pc.Expression | None:

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..core.errors import FlowError
 from . import list_functions as lists
 from . import sql_decimals as decimals
 from .json_functions import JSON_FUNCTIONS
@@ -218,6 +219,21 @@ def arrow_function(name: str) -> Callable[..., Any] | None:
         return None
     found = getattr(pc, name, None)
     return found if callable(found) else None
+
+
+def is_function(name: str) -> bool:
+    """Whether a text may call it."""
+    known = find_function(name) is not None or arrow_function(name) is not None or name.lower() == "struct_pack"
+    return known and name.lower() not in REFUSED
+
+
+def no_function(where: str, name: str) -> FlowError:
+    """The error for one that may not be called."""
+    if name.lower() in REFUSED:
+        return FlowError(f"{where}: {name} {REFUSED[name.lower()]}", "see docs/sql.md")
+    near = near_names(name)
+    remedy = f"did you mean {', '.join(near)}? docs/sql.md lists all" if near else "see docs/sql.md"
+    return FlowError(f"{where}: does not know the function {name}", remedy)
 
 
 FUNCTIONS: dict[str, Function] = {

@@ -37,9 +37,12 @@ from ..arrow.plain_types import check_plain, plain_schema
 from ..core.arguments import Parallelism, Rate, Within, checked
 from ..core.errors import FlowError, PenstockError
 from ..core.operator import OperatorConfig, SinkConfig
+from ..core.schemas import check_distinct
 from ..core.source import SourceConfig
 from ..core.traits import Emission, traits_of
 from ..core.user_code import is_users_object, raised
+from ..expressions.expressions import Expressible, written
+from ..expressions.fluent import Expression
 from ..feed.sink import CutFeedSink, FeedSink
 from ..kernels.sorting import as_sort_keys
 from ..operators import (
@@ -408,21 +411,22 @@ class Stream:
         return self
 
     @checked()
-    def filter(self, predicate: pc.Expression | str, *, name: str | None = None) -> Stream:
-        """The rows for which ``predicate``, an expression or SQL text, is true (neither false nor null)."""
-        return self._then(Filter(predicate), name)
+    def filter(self, predicate: Expressible, *, name: str | None = None) -> Stream:
+        """The rows for which ``predicate`` (``ps.col("delay") > 3``, or SQL text) is true, neither false nor null."""
+        return self._then(Filter(written(predicate)), name)
 
     @checked()
-    def project(self, *columns: str, name: str | None = None, **derived: pc.Expression | str) -> Stream:
-        """These columns, then the derived ones (expressions or SQL text), and nothing else."""
-        kept = tuple((column, pc.field(column)) for column in columns)
-        return self._then(Project((*kept, *derived.items())), name)
+    def project(self, *columns: str | Expression, name: str | None = None, **derived: Expressible) -> Stream:
+        """These columns, then the derived ones, and nothing else. A text names a column among ``columns``, and is SQL
+        among ``derived``; an expression among ``columns`` has an alias, or the name of its first column."""
+        return self._then(Project((*map(_named, columns), *_written(derived).items())), name)
 
     @checked()
-    def with_columns(self, *, name: str | None = None, **derived: pc.Expression | str) -> Stream:
-        """All columns and the derived ones; a derived column replaces one of the same name."""
-        kept = tuple((column, derived.pop(column, pc.field(column))) for column in self.schema.names)
-        return self._then(Project((*kept, *derived.items())), name)
+    def with_columns(self, *columns: Expression, name: str | None = None, **derived: Expressible) -> Stream:
+        """All columns and the derived ones, as for :meth:`project`; one replaces a column of the same name."""
+        named = list(map(_named, columns))
+        check_distinct("with_columns", "column", [*(each for each, _ in named), *derived])
+        return self._then(Project.with_columns(self.schema, {**dict(named), **_written(derived)}), name)
 
     @checked()
     def map_batches(
@@ -633,7 +637,7 @@ class Stream:
         *,
         how: str = "inner",
         right_on: Sequence[str] | None = None,
-        filter: pc.Expression | str | None = None,
+        filter: Expressible | None = None,
         suffix: str = "_right",
         name: str | None = None,
     ) -> Stream:
@@ -644,7 +648,8 @@ class Stream:
         have other names. ``filter``: what rows with equal keys must fulfil besides, over the joined row.
         """
         keys = None if right_on is None else tuple(right_on)
-        return self._with(other, MergeJoin(tuple(on), how=how, suffix=suffix, right_on=keys, filter=filter), name)
+        join = MergeJoin(tuple(on), how=how, suffix=suffix, right_on=keys, filter=_or_none(filter))
+        return self._with(other, join, name)
 
     @checked()
     def hash_join(
@@ -654,7 +659,7 @@ class Stream:
         *,
         how: str = "inner",
         right_on: Sequence[str] | None = None,
-        filter: pc.Expression | str | None = None,
+        filter: Expressible | None = None,
         suffix: str = "_right",
         exchange: Through = GATHER,
         at_barrier: AtBarrier = FLUSH,
@@ -667,7 +672,7 @@ class Stream:
         """
         check_exchange("hash join", exchange)
         keys = None if right_on is None else tuple(right_on)
-        join = HashJoin(tuple(on), how=how, suffix=suffix, right_on=keys, filter=filter)
+        join = HashJoin(tuple(on), how=how, suffix=suffix, right_on=keys, filter=_or_none(filter))
         if other.placement.place == "every":
             marked = self._then(MarkPart())
             return marked._with(other, ReplicatedJoin(join), name, at_barrier)._then(Regroup())
@@ -691,7 +696,7 @@ class Stream:
         suffix: str = "_right",
         with_key: bool = False,
         conditions: Sequence[Between | InList] = (),
-        filter: pc.Expression | str | None = None,
+        filter: Expressible | None = None,
         marker: str | None = None,
         prefetch: int = PREFETCH,
         split_output: bool = True,
@@ -708,7 +713,7 @@ class Stream:
             suffix=suffix,
             with_key=with_key,
             conditions=tuple(conditions),
-            filter=filter,
+            filter=_or_none(filter),
             marker=marker,
             prefetch=prefetch,
             split_output=split_output,
@@ -826,14 +831,14 @@ class Stream:
         *,
         tokens: int | None = None,
         length: str | Sequence[str] | None = None,
-        cost: pc.Expression | str | None = None,
+        cost: Expressible | None = None,
         too_long: Literal["raise", "truncate", "drop", "split"] = "raise",
         window: int | None = None,
         padded: bool = False,
-        bucket_by: pc.Expression | str | None = None,
+        bucket_by: Expressible | None = None,
         boundaries: Sequence[int] = (),
         batch_sizes: Sequence[int] = (),
-        balance: pc.Expression | str | None = None,
+        balance: Expressible | None = None,
         seed: int = 0,
         shuffle: AskedShuffle | None = None,
         drop_last: bool = False,
@@ -866,8 +871,10 @@ class Stream:
         """
         stream = self if shuffle is None or shuffle is False else self.apply(operator_of(shuffle, seed, 0))
         lists = (length,) if isinstance(length, str) else tuple(length or ())
-        buckets = Buckets(bucket_by, tuple(boundaries), tuple(batch_sizes))
-        rules = BatchRules(batch_size, tokens, lists, cost, too_long, window, padded, buckets, balance, seed)
+        buckets = Buckets(_or_none(bucket_by), tuple(boundaries), tuple(batch_sizes))
+        rules = BatchRules(
+            batch_size, tokens, lists, _or_none(cost), too_long, window, padded, buckets, _or_none(balance), seed
+        )
         most = rules.check(name)
         if rules.are_plain:
             sink = FeedSink.of(name, most, drop_last, room, keep, epochs)
@@ -891,6 +898,23 @@ class Stream:
     def write_to(self, sink: SinkConfig, *, name: str | None = None) -> None:
         """End the stream in a sink of your own (:class:`ps.Sink`)."""
         self.flow.attach(sink, self, name=name)
+
+
+def _named(column: str | Expression) -> tuple[str, pc.Expression | str]:
+    """A column by its name, or an expression that has one."""
+    if isinstance(column, str):
+        return column, pc.field(column)
+    if column.name is None:
+        raise FlowError(f"{column.sql} has no name", "give it one: .alias('name')")
+    return column.name, column.sql
+
+
+def _written(derived: Mapping[str, Expressible]) -> dict[str, pc.Expression | str]:
+    return {name: written(each) for name, each in derived.items()}
+
+
+def _or_none(given: Expressible | None) -> pc.Expression | str | None:
+    return None if given is None else written(given)
 
 
 def _as_function(label: str, asked: tuple[str, str] | str | WindowFunction) -> WindowFunction:

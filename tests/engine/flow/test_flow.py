@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+import penstock as ps
 from penstock.engine.core.errors import FlowError
 from penstock.engine.flow import index
 from penstock.engine.flow.flow import Flow
@@ -151,3 +152,31 @@ def test_fingerprint_knows_how_a_source_reads_its_files(tmp_path):
 
     assert len({csv(), csv(null_values=["NA"]), csv(null_values=["a"])}) == 3
     assert parquet(KEYS) == parquet(KEYS) != parquet(OTHERS)
+
+
+def test_fluent_expressions_stand_wherever_text_does():
+    def made(filter, doubled, named, on):
+        flow = Flow("flow")
+        rows = stream(flow).filter(filter).with_columns(v=doubled).project("k", "v", **named)
+        other = flow.from_tables([ROWS], name="other")
+        rows.hash_join(other, on=["k"], filter=on).feed(tokens=8, cost=named["c"])
+        return flow
+
+    fluent = made(ps.col("k") > 0, ps.col("v") * 2, {"c": ps.col("k").fill_null(0)}, ps.col("v") >= ps.col("v_right"))
+    text = made('"k" > 0', '"v" * 2', {"c": 'coalesce("k", 0)'}, '"v" >= "v_right"')
+    assert fluent.fingerprint() == text.fingerprint()
+
+
+def test_expressions_among_columns_go_by_their_names():
+    rows = stream().project("k", ps.col("v") * 2, (ps.col("k") + 1).alias("w"))
+    assert rows.schema.names == ["k", "v", "w"]
+    assert stream().with_columns(ps.col("v").cast(str)).schema.field("v").type == pa.string()
+    with pytest.raises(FlowError, match="has no name"):
+        stream().project(ps.lit(1))
+    with pytest.raises(FlowError, match="'v' is given twice"):
+        stream().with_columns(ps.col("v") * 2, v=ps.col("k"))
+
+
+def test_missing_column_is_told_with_those_that_are_near():
+    with pytest.raises(FlowError, match="did you mean 'tags'"):
+        stream().filter(ps.col("tag").is_null())
