@@ -8,6 +8,7 @@
 #   make mutation     MUTANTS=40 changed lines in each of four pure cores, and how many of them the tests notice
 #   make check        ruff, mypy --strict on the built wheel, the architecture test
 #   make bench        Penstock beside its peers, short: a table, and benchmarks/results/latest.json
+#   make bench-checkpoints  what checkpoints cost: a table, and benchmarks/results/checkpoints.json
 #   make bench-full   the same with more data and rounds, and every script in benchmarks/
 #   make chaos        the tests that kill processes or take gigabytes, then DISASTERS=100 seeded ones, EDGES=150 at the edges of jobs
 #                     (copies, old logs, lost and damaged files, other writers, power cuts), RANKS=50 accidents of the
@@ -20,7 +21,7 @@
 # ARGS=… is handed on to pytest, to the demo or to the benchmarks: make test ARGS="-k barrier", make demo ARGS="--scale 2".
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast coverage mutation check lint types architecture bench bench-full chaos simulate wheels lock clean
+.PHONY: help venv demo test test-fast coverage mutation check lint types architecture bench bench-checkpoints bench-full chaos simulate wheels lock clean
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -125,6 +126,10 @@ architecture: $(READY)
 # Peers get environments of their own under build/peers. ARGS="ray --only group" runs a part, ARGS=--docs writes the docs.
 bench: $(READY)
 	@$(PY) benchmarks/house.py $(ARGS)
+
+# Every part in a process of its own, so that one that fails loses no other's rows.
+bench-checkpoints: $(READY)
+	@$(PY) benchmarks/checkpoints.py $(ARGS)
 
 bench-full: $(READY)
 	@$(PY) benchmarks/house.py --full $(ARGS)

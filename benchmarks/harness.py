@@ -163,6 +163,15 @@ def report(rows: Sequence[Row], path: str | Path, console: Console | None = None
     ``more``: what else the file shall have. ``text`` is what ``house.py --docs`` puts into ``docs/performance.md``,
     between marks with the file's name.
     """
+    machine = save(rows, path, **more)
+    if console is None:
+        console = Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL)
+    console.print(" · ".join(f"{name} {value}" for name, value in machine.items()), highlight=False)
+    console.print(make_table(rows))
+
+
+def save(rows: Sequence[Row], path: str | Path, **more: Any) -> dict[str, str]:
+    """Write the file alone, as often as there are new rows; the machine that it describes."""
     machine = describe_machine()
     content = {
         "machine": machine,
@@ -173,10 +182,7 @@ def report(rows: Sequence[Row], path: str | Path, console: Console | None = None
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    if console is None:
-        console = Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL)
-    console.print(" · ".join(f"{name} {value}" for name, value in machine.items()), highlight=False)
-    console.print(make_table(rows))
+    return machine
 
 
 def make_table(rows: Sequence[Row]) -> Table:

@@ -136,6 +136,14 @@ def death_rows(rounds: int) -> Iterator[Row]:
             yield make_row(work, f"the aim of {allowed:g} s", (each, [allowed] * rounds), "s", 1.0, False)
 
 
+def death_row(kind: tuple[str, int, int]) -> list[Row]:
+    """The first row alone, after one death."""
+    name, victim, spares = kind
+    aim, first = AIM_SECONDS_WITH_SPARE if spares else AIM_SECONDS, kill_driver(victim, spares)[0]
+    work = f"death of the {name}: first row{', with a spare' * spares}"
+    return [make_row(work, f"the aim of {aim:g} s", ([first], [aim]), "s", 1.0, False)]
+
+
 def coordinator_row(rounds: int) -> Row:
     """Seconds until the coordinator is back."""
     return make_row(

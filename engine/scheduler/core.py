@@ -460,7 +460,7 @@ class Core:
         share = self.shares.pick(now)
         if share is None:
             return None
-        entry = share.ready.take(worker)
+        entry = share.ready.take(worker, now)
         if entry is None:
             raise InternalError(f"share {share.number} has {share.ready.count} ready runnables, but none in its queue")
         if entry.home is not None and entry.home != worker:

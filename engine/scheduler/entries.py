@@ -23,13 +23,15 @@ from .shares import Group, Member
 # 2. Within a rank a worker prefers its own local queue (what it ran last, or woke: its data are in that core's cache),
 #    but at most ``LOCAL_IN_A_ROW`` times in a row while others wait; then the one that has waited longest.
 # 3. Whoever has nothing of its own takes what has waited longest, also out of another worker's queue: it steals.
-# 4. Every ``OLDEST_FIRST`` picks the one that has waited longest of all is taken, whatever its rank: nobody starves.
+# 4. Every ``OLDEST_FIRST`` picks, and when ``OLDEST_SECONDS`` have passed since that, the one that has waited
+#    longest of all is taken, whatever its rank: nobody starves, nor waits for 61 turns of those that sleep in theirs.
 #
 # An item is (entry, generation). One whose entry is no longer ready, or was made ready anew, is void and dropped when
 # it is met: so taking an entry out of the middle costs nothing.
 
 LOCAL_IN_A_ROW = 3
 OLDEST_FIRST = 61
+OLDEST_SECONDS = 0.05
 
 
 class Queued:
@@ -108,12 +110,14 @@ class ReadyQueue(Generic[E]):
 
     Listed are the ranks in which anything may stand: one that is found empty leaves the list until something comes."""
 
-    __slots__ = ("_order", "_picks", "_ranks", "_tickets", "count")
+    __slots__ = ("_oldest_at", "_order", "_picks", "_ranks", "_tickets", "count")
 
     def __init__(self) -> None:
         self._ranks: dict[int, RankQueue[E]] = {}
         self._order: list[int] = []
         self._picks = 0
+        # When the one that had waited longest was taken last, or the first one of all.
+        self._oldest_at: float | None = None
         self._tickets = 0
         self.count = 0
 
@@ -128,10 +132,13 @@ class ReadyQueue(Generic[E]):
         entry.ticket = self._tickets
         queue.push(entry)
 
-    def take(self, worker: int | None) -> E | None:
+    def take(self, worker: int | None, now: float) -> E | None:
         """The entry that the worker should run, out of the queue."""
         self._picks += 1
-        if self._picks % OLDEST_FIRST == 0:
+        if self._oldest_at is None:
+            self._oldest_at = now
+        if self._picks % OLDEST_FIRST == 0 or now - self._oldest_at >= OLDEST_SECONDS:
+            self._oldest_at = now
             return self._take_oldest()
         while self._order:
             queue = self._ranks[self._order[0]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.engine.scheduler.entries import OLDEST_FIRST, RankQueue
+from penstock.engine.scheduler.entries import OLDEST_FIRST, OLDEST_SECONDS, RankQueue
 from support.scheduling import BLOCKED, CoreDriver
 
 
@@ -72,6 +72,20 @@ def test_upstream_is_not_starved_by_a_downstream_that_never_blocks(workers: int)
     driver.start(query)
     names = [driver.run(worker=n % workers).name for n in range(3 * OLDEST_FIRST)]
     assert names.count("scan") >= 3 - 1
+
+
+def test_upstream_does_not_wait_for_many_long_turns() -> None:
+    """As those of two sources that sleep in each of them, beside the second driver of a task behind these."""
+    driver = CoreDriver(2)
+    query = driver.open()
+    for name, rank in (("source", 0), ("source", 0), ("gather", 1)):
+        driver.add(query, name, rank)
+    driver.start(query)
+    names = []
+    for turn in range(6):
+        driver.now = turn * 2 * OLDEST_SECONDS
+        names.append(driver.run(worker=turn % 2).name)
+    assert names.count("gather") == 2, "each gets a turn when it has waited longest"
 
 
 def test_one_that_left_the_queue_is_not_found_there_again() -> None:
