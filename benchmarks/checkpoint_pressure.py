@@ -4,8 +4,8 @@ Each job has ``SECONDS`` and a checkpoint every second, two subtasks, and someth
 
 - *slow function*: the function between source and sink, which gets batches of 65,536 rows;
 - *small batches*: the same with 2,048 rows at a time;
-- *slow sink*: the sink itself, which gets batches of 65,536 rows;
-- *sink in parts*: the same with 1,024 rows at once (`Traits.rows_at_once`);
+- *slow sink*: the sink itself, which gets as many rows as take about 0.1 s;
+- *whole batches*: the same with 65,536 rows at once (`Traits.rows_at_once`);
 - *skew*: a function behind an exchange by a key that nine rows of ten have;
 - *gather*: one function behind an ordered merge of all lanes;
 - *early end*: the same, where one source ends long before the other;
@@ -48,7 +48,7 @@ VISIBLE: dict[str, dict[str, tuple[float, int]]] = {}
 @dataclass(frozen=True)
 class Counted:
     """A sink whose rows become visible as counts in ``VISIBLE``. ``row_seconds``: what it takes for a row; ``at_once``:
-    how many it takes in a call, if not whole batches."""
+    how many it takes in a call, if it says so."""
 
     place: str
     row_seconds: float = 0.0
@@ -153,8 +153,8 @@ def slow_sink(flow: ps.Flow, sink: str) -> None:
     _made(flow).write_to(Counted(sink, ROW_SECONDS))
 
 
-def sink_in_parts(flow: ps.Flow, sink: str) -> None:
-    _made(flow).write_to(Counted(sink, ROW_SECONDS, at_once=1_024))
+def whole_batches(flow: ps.Flow, sink: str) -> None:
+    _made(flow).write_to(Counted(sink, ROW_SECONDS, at_once=65_536))
 
 
 def skew(flow: ps.Flow, sink: str) -> None:
@@ -179,7 +179,7 @@ JOBS: dict[str, Callable[[ps.Flow, str], None]] = {
     "slow function": slow_function,
     "small batches": small_batches,
     "slow sink": slow_sink,
-    "sink in parts": sink_in_parts,
+    "whole batches": whole_batches,
     "skew": skew,
     "gather": gather,
     "early end": early_end,

@@ -1,5 +1,6 @@
 """Whole jobs whose tasks cut wherever they stand: each row once, also when they go on at another parallelism."""
 
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -85,22 +86,24 @@ CALLS: list[tuple[int, int]] = []
 
 @dataclass(frozen=True)
 class Slow:
-    """A user's sink that waits at each call, of 100 rows at most."""
+    """A user's sink that waits at each call, and for each row. ``at_once``: the most rows of a call, if it says so."""
 
     seconds: float
+    for_a_row: float = 0.0
+    at_once: int | None = 100
     place: str = "nowhere"
     kind: str = "slow"
     guarantee: str = "exactly once"
 
     @property
     def traits(self) -> ps.Traits:
-        return ps.Traits(rows_at_once=100)
+        return ps.Traits(rows_at_once=self.at_once)
 
     def output_schema(self, inputs: Any) -> pa.Schema:
         return inputs[0]
 
     def build(self, context: Any, inputs: Any, restored: Any) -> Any:
-        return RunningSlow(self.seconds, context, restored)
+        return RunningSlow(self, context, restored)
 
     def describe(self) -> str:
         return "show rows"
@@ -116,13 +119,13 @@ class Slow:
 
 
 class RunningSlow(ps.Stateless):
-    def __init__(self, seconds: float, context: Any, restored: Any) -> None:
-        self.seconds, self.operator, self.counts = seconds, context.operator, ps.LaneCounts(restored)
+    def __init__(self, config: Slow, context: Any, restored: Any) -> None:
+        self.config, self.operator, self.counts = config, context.operator, ps.LaneCounts(restored)
         self.values: list[int] = []
         self.flushed: dict[Any, list[ps.Committable]] = {}
 
     def process(self, port: int, batch: ps.Batch, out: Any) -> None:
-        time.sleep(self.seconds)
+        time.sleep(self.config.seconds + self.config.for_a_row * batch.records.num_rows)
         CALLS.append((batch.tag.sequence, batch.records.num_rows))
         self.counts.take(batch.tag.lane, batch.records)
         self.values += batch.records["value"].to_pylist()
@@ -170,3 +173,75 @@ def test_checkpoint_comes_within_a_batch_of_a_sink_that_takes_few_rows_at_once(t
     assert {rows for _, rows in CALLS} == {100}
     assert {number for number, _ in CALLS} == set(range(50)), "a part has the same number in every attempt"
     assert job.audit().clean
+
+
+def test_checkpoint_waits_for_a_part_of_a_batch_of_a_users_sink_that_says_nothing(tmp_path, monkeypatch) -> None:
+    """It takes 20 s for its only batch; the first part has a second."""
+    monkeypatch.setitem(globals(), "SHOWN", {})
+    monkeypatch.setitem(globals(), "CALLS", [])
+
+    def flow(for_a_row: float) -> ps.Flow:
+        made = ps.Flow("slow-rows", lanes=1)
+        made.from_tables([pa.table({"value": range(20_000)})], name="rows").write_to(Slow(0.0, for_a_row, None))
+        return made
+
+    checkpoints = ps.Checkpoints(tmp_path / "state", every="20ms")
+    with ps.run_local(flow(0.001), checkpoints=checkpoints) as job:
+        job.wait_until(lambda status: len(SHOWN) >= 3, timeout=60)
+    numbers = [number for number, _ in CALLS]
+    assert numbers == sorted(set(numbers)), "no two parts have the same number"
+    shown = [value for values in SHOWN.values() for value in values]
+    assert shown == list(range(len(shown)))
+    assert 0 < len(shown) < 20_000
+    job = ps.run_local(flow(0.0), checkpoints=checkpoints).wait(60)
+    assert job.status().restored_from is not None
+    assert [value for values in SHOWN.values() for value in values] == list(range(20_000))
+    assert job.audit().clean
+
+
+def test_a_users_sink_that_wants_whole_batches_says_so(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(globals(), "SHOWN", {})
+    monkeypatch.setitem(globals(), "CALLS", [])
+    flow = ps.Flow("whole", lanes=1)
+    flow.from_tables([pa.table({"value": range(20_000)})], name="rows").write_to(Slow(0.0, at_once=65_536))
+    ps.run_local(flow, checkpoints=tmp_path / "state").wait(60)
+    assert CALLS == [(0, 20_000)]
+
+
+GATE = threading.Event()
+
+
+@dataclass(frozen=True)
+class Held:
+    """A user's operator that waits in its call."""
+
+    kind: str = "held"
+
+    def output_schema(self, inputs: Any) -> pa.Schema:
+        return inputs[0]
+
+    def build(self, context: Any, inputs: Any, restored: Any) -> Any:
+        return RunningHeld()
+
+    def describe(self) -> str:
+        return "wait"
+
+
+class RunningHeld(ps.Stateless):
+    def process(self, port: int, batch: ps.Batch, out: Any) -> None:
+        GATE.wait(60)
+        out.emit(batch)
+
+
+def test_who_waits_for_a_call_of_a_users_operator_is_told_of_rows_at_once(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(globals(), "GATE", threading.Event())
+    flow = ps.Flow("held", lanes=1)
+    flow.from_tables([pa.table({"value": range(10)})], name="rows").apply(Held()).collect("values")
+    with ps.run_local(flow, checkpoints=ps.Checkpoints(tmp_path / "state", every="20ms")) as job:
+        until = time.monotonic() + 60
+        while not any("rows_at_once" in line for line in job.why()) and time.monotonic() < until:
+            time.sleep(0.01)
+        told = job.why()
+        GATE.set()
+        job.wait(60)
+    assert any("has been at a piece" in line and "rows_at_once" in line for line in told), told

@@ -21,7 +21,7 @@ import msgspec
 from ...coordinator.model.statistics import PendingStatus
 from ...engine.core.identity import CheckpointId, TaskId
 from ...engine.plan.sizes import size
-from ...engine.runtime.statistics import CutStatistics, TaskStatistics
+from ...engine.runtime.statistics import CutStatistics, PieceStatistics, TaskStatistics
 from ...engine.runtime.task_cut import CutPhase
 from ...engine.scheduler.protocol import HandleStatistics
 
@@ -67,11 +67,15 @@ def what_it_is_at(found: TaskStatistics, checkpoint: CheckpointId) -> str:
     words = [f"it has been writing {size(found.writing)} for {found.writing_seconds:.1f} s"] if found.writing else []
     cut = found.cut
     if cut is None or cut.phase is CutPhase.ASKED or not _knows(cut, checkpoint):
-        pieces = [(each.operator or each.driver, each.seconds) for each in found.pieces]
-        words += [f"{whose} has been at a piece for {seconds:.1f} s" for whose, seconds in pieces]
+        words += map(_at_a_piece, found.pieces)
     if cut is not None:
         words += _of_cut(cut, checkpoint)
     return "; ".join(words) or _sentence(Standing(found), found.state)
+
+
+def _at_a_piece(found: PieceStatistics) -> str:
+    shorter = ", which ps.Traits(rows_at_once=…) would make shorter" if found.is_whole else ""
+    return f"{found.operator or found.driver} has been at a piece for {found.seconds:.1f} s{shorter}"
 
 
 def _knows(cut: CutStatistics, checkpoint: CheckpointId) -> bool:

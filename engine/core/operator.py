@@ -381,7 +381,12 @@ class SteeredOperator(Protocol):
 
 @runtime_checkable
 class RunningSink(RunningOperator, Protocol):
-    """An operator at the end of a pipeline that makes its rows visible in two phases."""
+    """An operator at the end of a pipeline that makes its rows visible in two phases.
+
+    Rows come in their order, with round and lane. How many come in a call of ``process``, and under which numbers
+    within a round and lane, means nothing, and may differ from attempt to attempt (``Traits.rows_at_once`` fixes how
+    many).
+    """
 
     def flush(self, checkpoint: CheckpointId) -> None:
         """The barrier of ``checkpoint`` has come: begin to write out everything received before it."""

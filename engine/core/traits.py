@@ -279,7 +279,8 @@ class Traits:
     """For methods that answer with steps: on what a cut stands that comes while some are left; AFTER, if not named."""
     rows_at_once: int | None = None
     """It takes a batch in parts of so many rows, each in a call of its own, between which a cut may stand; None: a
-    batch is one call. For what takes long for each row. One that may refuse a batch (``accepts``) takes it whole."""
+    batch is one call, but for a user's sink: that is given parts which take about as long (``runtime.part_sizes``). For
+    what takes long for each row. One that may refuse a batch (``accepts``) takes it whole."""
     takes_compact: bool = False
     """It may be given columns in their compact forms (``arrow.compact``), and may pass them on, or give its own so;
     its snapshots and what it spills are plain. Else the chain makes them plain before it."""

@@ -19,7 +19,8 @@ Rules:
    operator gives go on behind the last tag of their lane.
 7. An operator that takes few rows at once (``Traits.rows_at_once``) is given a batch in parts; what is left of it waits
    before it, as a batch, while a part is processed. Where parts end depends on the batch alone, not on time or on cuts.
-   They keep round and lane; each has the batch's number, or the next one that is free in its lane.
+   They keep round and lane; each has the batch's number, or the next one that is free in its lane. A user's sink that
+   does not say so is given parts that take about as long as each other (``part_sizes``): nobody is behind it.
 8. Only the first operator has several ports, and only the first one may have work under way elsewhere
    (``AsynchronousOperator``); the planner cuts pipelines accordingly.
 """
@@ -64,6 +65,7 @@ from ..core.user_code import is_to_be_told, is_users_own, raised, user_frames
 from ..sources.reader import SplitReader
 from ..state.change_log import ChangingOperator
 from .chain_flight import Aside, ChainFlight, ControlStep, OperatorPlace, What
+from .part_sizes import PartSizes
 from .statistics import OperatorWindow
 
 # ------------------------------------------------------------------ operator instance
@@ -98,6 +100,8 @@ class OperatorInstance:
     cut: Mapping[str, Cut] = field(default_factory=dict)
     #: it takes a batch in parts (``Traits.rows_at_once``)
     rows_at_once: int | None = None
+    #: it takes a batch in parts by the time that they take
+    part_sizes: PartSizes | None = None
     #: a sink: rows prepared in this attempt, and whether it ever prepares any
     prepared: int = 0
     prepares: bool = False
@@ -119,6 +123,11 @@ class OperatorInstance:
         first_at, self.first_at = self.first_at, None
         rows = (self.rows_in - rows_in, self.rows_out - rows_out, self.bytes_out - bytes_out)
         return OperatorWindow(self.id, *rows, drain_seconds, first_at)
+
+    @property
+    def takes_whole_batches(self) -> bool:
+        """Whether it is a user's, who may say that it takes them in parts."""
+        return self.is_users and self.rows_at_once is None and self.part_sizes is None
 
     @property
     def where(self) -> str:
@@ -361,8 +370,8 @@ class _Link:
         "last",
         "operator",
         "places",
-        "rows_at_once",
         "tags",
+        "takes_parts",
     )
 
     def __init__(
@@ -381,10 +390,10 @@ class _Link:
         #: how far its ports have come, but for the tags of their last batches
         self.places = [PortPlace() for _ in range(ports)]
         self.tags: list[Tag | None] = [None] * ports
-        #: it is given batches in parts; the tags of the last ones by lane, if it is
         takes_parts = _inherits(operator, "accepts") and not offers(operator.running, AsynchronousOperator)
-        self.rows_at_once = operator.rows_at_once if takes_parts else None
-        self._taken: list[dict[int, Tag]] = [{} for _ in range(ports if self.rows_at_once else 0)]
+        #: it is given batches in parts; the tags of the last ones by lane, if it is
+        self.takes_parts = takes_parts and (operator.rows_at_once is not None or operator.part_sizes is not None)
+        self._taken: list[dict[int, Tag]] = [{} for _ in range(ports if self.takes_parts else 0)]
         #: lane -> the last tag that it has given
         self.last: dict[int, Tag] = {}
         #: rows of each lane that the call under way has emitted, if that matters
@@ -420,11 +429,22 @@ class _Link:
         else:
             self._stack.append((self.following, 0, batch))
 
-    def part(self, port: int, batch: Batch) -> Batch:
-        """The first rows of a batch, as many as the operator takes at once; the others are put aside."""
-        assert self.rows_at_once is not None, "it takes batches whole"
-        if batch.records.num_rows > self.rows_at_once:
-            batch, rest = divided(batch, self.rows_at_once)
+    def process_part(self, port: int, batch: Batch) -> None:
+        """Give the operator the first rows of a batch, as many as it takes at once."""
+        sizes = self.operator.part_sizes
+        if sizes is None:
+            self.process(port, self._part(port, batch, self.operator.rows_at_once))
+            return
+        part = self._part(port, batch, sizes.rows)
+        began = time.perf_counter()
+        self.process(port, part)
+        sizes.took(part.records.num_rows, time.perf_counter() - began)
+
+    def _part(self, port: int, batch: Batch, rows: int | None) -> Batch:
+        """The first rows of a batch, so many; the others are put aside."""
+        assert rows is not None, "it takes batches whole"
+        if batch.records.num_rows > rows:
+            batch, rest = divided(batch, rows)
             self._stack.append((self, port, rest))
         tag, taken = batch.tag, self._taken[port]
         last = taken.get(tag.lane)
@@ -676,7 +696,10 @@ class OperatorChain:
                     break
                 stack.pop()
                 self._at_work = link.operator, time.perf_counter()
-                link.process(port, work if link.rows_at_once is None else link.part(port, work))
+                if link.takes_parts:
+                    link.process_part(port, work)
+                else:
+                    link.process(port, work)
             elif self.is_held and link is self._links[0]:
                 return called
             else:

@@ -83,11 +83,12 @@ class DriverWait(msgspec.Struct, frozen=True):
 
 class PieceStatistics(msgspec.Struct, frozen=True):
     """What a thread is in the middle of: a call of ``operator`` in ``driver``, for at most ``seconds``. "": of none
-    that is known, as where rows are read."""
+    that is known, as where rows are read. ``is_whole``: a user's operator is given whole batches."""
 
     driver: str
     operator: str
     seconds: float
+    is_whole: bool = False
 
 
 class CutStatistics(msgspec.Struct, frozen=True):

@@ -159,8 +159,9 @@ def statistics_of(
 def _pieces(drivers: Sequence[Driver], query: QueryStatistics) -> tuple[PieceStatistics, ...]:
     """What threads are in the middle of. Where no operator is called it may be anything of the driver's turn."""
     found = {driver.name: driver.chain.piece() for driver in drivers}
+    whole = {each.id for driver in drivers for each in driver.operators if each.takes_whole_batches}
     return tuple(
-        PieceStatistics(handle.name, *(found.get(handle.name) or ("", handle.present)))
+        PieceStatistics(handle.name, *(at := found.get(handle.name) or ("", handle.present)), is_whole=at[0] in whole)
         for handle in query.handles
         if handle.state == DriverState.RUNNING.value
     )

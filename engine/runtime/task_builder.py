@@ -65,6 +65,7 @@ from .operator_chain import (
     divide,
     operator_context,
 )
+from .part_sizes import PartSizes
 from .places import PLACES, put_back
 from .restored import Restored
 
@@ -474,6 +475,8 @@ class _Builder:
             operator.id, running, operator.hold, self._lanes, division.ended, carried, plain, emits, is_users
         )
         built.reads_whole, built.cut, built.rows_at_once = operator.reads_whole, traits.cut, traits.rows_at_once
+        if is_users and operator.is_sink and traits.rows_at_once is None and context.elsewhere is not None:
+            built.part_sizes = PartSizes()
         self._built.append(built)
         return built
 

@@ -101,7 +101,8 @@ def test_a_task_whose_drivers_wait_for_each_other_waits_for_no_other_task() -> N
 
 def test_open_checkpoint_says_of_each_task_which_piece_which_bytes_or_which_barriers_it_waits_for() -> None:
     pending = PendingStatus(CheckpointId(1, 7), "triggered", 0.0, 0, 4, waits_for=(READ, READ_2, MAP, SINK))
-    busy, written = (PieceStatistics("map", "score", 2.25), PieceStatistics("read", "", 0.5)), (3 * 2**20, 1.5)
+    pieces = (PieceStatistics("map", "score", 2.25), PieceStatistics("ask", "own", 3.0, is_whole=True))
+    busy, written = (*pieces, PieceStatistics("read", "", 0.5)), (3 * 2**20, 1.5)
     told = TaskStatistics(MAP, Attempt(1, 1), "running", (), (), (), (), (), NOTHING_HELD, (), busy, *written)
     standings = {
         READ: Standing(None, 5.0),
@@ -112,6 +113,7 @@ def test_open_checkpoint_says_of_each_task_which_piece_which_bytes_or_which_barr
         f"checkpoint 1.7 waits for {READ}: busy in one step for 5 s, in a user's function maybe",
         f"checkpoint 1.7 waits for {READ_2}: has no attempt, and its process does not answer",
         f"checkpoint 1.7 waits for {MAP}: it has been writing 3.0 MiB for 1.5 s; score has been at a piece for 2.2 s; "
+        "own has been at a piece for 3.0 s, which ps.Traits(rows_at_once=…) would make shorter; "
         "read has been at a piece for 0.5 s",
         f"checkpoint 1.7 waits for {SINK}: sink waits for alignment: {MAP}",
     ]
