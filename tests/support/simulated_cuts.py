@@ -14,6 +14,7 @@ The model:
 5. A cut drops the orders for older barriers: a source that placed one behind it, at its end, would take the commit of
    the cut for that of its end.
 6. A task that has not started does not cut: else its coordinator would never learn that the order to start was lost.
+   Nor does one that has finished: a consumer would keep the end of its channel as if it had been under way.
 7. Barriers of other checkpoints stand in order, as ever. A cut blocks nothing.
 """
 
@@ -103,7 +104,9 @@ class CutTask(SimulatedTask):
     def order_barrier(self, command: TriggerCheckpoint) -> None:
         if not command.unaligned:
             super().order_barrier(command)
-        elif self.started and not self._is_old(command.checkpoint) and not self._has_passed(command.checkpoint):
+        elif not self.started or self.finished or self._is_old(command.checkpoint):
+            return
+        elif not self._has_passed(command.checkpoint):
             self.newest, self.holds_for = command.checkpoint, None
             if self._restored is not None:
                 self._put_back(self._restored)
