@@ -41,7 +41,7 @@ from checkpoint_parts import CONFIGS, stored_in_parts
 from checkpoint_pressure import JOBS, SECONDS, pressed
 from checkpoint_state import Sized, sized_job
 from checkpoint_work import cost_rows
-from house_sides import ROOT, Side
+from house_sides import LOCAL, ROOT, Side
 from recovery import KINDS, death_row
 
 from harness import Row, make_row, report, results_folder, save, sized
@@ -236,7 +236,7 @@ def apart(options: argparse.Namespace, file: Path) -> tuple[list[Row], list[str]
             limit = max(1.0, min(until - time.monotonic(), PART_SECONDS * (6 if options.full else 1)))
             try:
                 subprocess.run(
-                    words, env=os.environ | {"PENSTOCK_BENCH_RESULTS": str(folder)}, timeout=limit, check=False
+                    words, env=os.environ | LOCAL | {"PENSTOCK_BENCH_RESULTS": str(folder)}, timeout=limit, check=False
                 )
             except subprocess.TimeoutExpired:
                 failures.append(f"{name}: not done within {limit:.0f} s")

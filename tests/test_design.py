@@ -1,4 +1,4 @@
-"""The picture of the packages and the two walks in ``docs/design/README.md`` name what is there."""
+"""The pages of ``docs`` name files that are there; so do the picture and the two walks of ``docs/design/README.md``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 CHECKOUT = Path(__file__).parent.parent
 PAGE = (CHECKOUT / "docs/design/README.md").read_text(encoding="utf-8")
 MOST_STATIONS = 12
+ROOMS = ("engine", "coordinator", "actors", "jobs", "tests", "benchmarks", "examples")
+CHECKOUT_FILES = {file.name for room in ROOMS for file in (CHECKOUT / room).rglob("*.py")}
 WALKS = ("A batch from source to sink", "A checkpoint from trigger to commit")
 
 
@@ -37,3 +39,20 @@ def test_picture_shows_every_room() -> None:
         for init in CHECKOUT.glob(f"{folder}/*/__init__.py")
     }
     assert rooms - shown == set()
+
+
+@pytest.mark.parametrize("page", sorted((CHECKOUT / "docs").rglob("*.md")), ids=lambda page: page.stem)
+def test_page_names_files_that_exist(page: Path) -> None:
+    """By their path in the checkout, or by name alone where the page says in which room they stand."""
+    named = set(re.findall(r"`([\w./-]+\.py)`", page.read_text(encoding="utf-8")))
+    assert [name for name in sorted(named) if Path(name).name not in CHECKOUT_FILES] == []
+    paths = [name for name in named if name.split("/")[0] in ROOMS and "/" in name]
+    assert [path for path in sorted(paths) if not (CHECKOUT / path).exists()] == []
+
+
+def test_table_of_mutations_names_rooms_that_exist() -> None:
+    page = (CHECKOUT / "docs/design/testing.md").read_text(encoding="utf-8")
+    table = page.split("<!-- mutation: begin -->")[1].split("<!-- mutation: end -->")[0]
+    rooms = re.findall(r"^\| `([^`]+)`", table, flags=re.MULTILINE)
+    assert rooms
+    assert [room for room in rooms if not (CHECKOUT / room).exists()] == []
