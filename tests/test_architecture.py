@@ -115,7 +115,8 @@ ALONE = {
         engine.flow.flow.Stream.map_batches engine.flow.flow.Stream.mark_distinct
         engine.flow.flow.Stream.partition_by_range engine.flow.flow.Stream.partitioned_by engine.flow.flow.Stream.top_n
         engine.expressions.fluent.Expression.dt engine.expressions.fluent.Expression.is_between
-        engine.expressions.fluent.Expression.is_distinct_from engine.expressions.fluent.Expression.is_not_null
+        engine.expressions.fluent.Expression.is_distinct_from engine.expressions.fluent.Expression.std
+        engine.expressions.fluent.Expression.var
         engine.expressions.namespaces.TextNamespace.json_path_match
         engine.expressions.namespaces.TextNamespace.replace_regex
         engine.expressions.namespaces.TimeNamespace.ordinal_day

@@ -46,6 +46,11 @@ class Expression:
     def __repr__(self) -> Text:
         return self.sql
 
+    @property
+    def is_column(self) -> bool:
+        """Whether it is nothing but a column, under its own name."""
+        return self.name is not None and self.sql == quoted(self.name)
+
     @checked()
     def alias(self, name: Text) -> Expression:
         """The same, as a column of this name."""
@@ -205,6 +210,54 @@ class Expression:
         """The square root."""
         return self._called("sqrt")
 
+    # ------------------------------------------------------------------ of many rows, for ``group_by(…).agg(…)``
+
+    def count(self) -> Aggregated:
+        """How many are not null."""
+        return Aggregated(self, "count")
+
+    def sum(self) -> Aggregated:
+        """Their sum."""
+        return Aggregated(self, "sum")
+
+    def min(self) -> Aggregated:
+        """The least one."""
+        return Aggregated(self, "min")
+
+    def max(self) -> Aggregated:
+        """The largest one."""
+        return Aggregated(self, "max")
+
+    def mean(self) -> Aggregated:
+        """Their mean."""
+        return Aggregated(self, "mean")
+
+    def std(self) -> Aggregated:
+        """Their standard deviation, as a sample's."""
+        return Aggregated(self, "stddev")
+
+    def var(self) -> Aggregated:
+        """Their variance, as a sample's."""
+        return Aggregated(self, "variance")
+
+    def first(self) -> Aggregated:
+        """The first one, in the order of the stream."""
+        return Aggregated(self, "first")
+
+    def last(self) -> Aggregated:
+        """The last one, in the order of the stream."""
+        return Aggregated(self, "last")
+
+    def count_distinct(self) -> Aggregated:
+        """How many distinct ones there are that are not null."""
+        return Aggregated(self, "count_distinct")
+
+    def collect_list(self) -> Aggregated:
+        """The list of them, in the order of the stream."""
+        return Aggregated(self, "collect_list")
+
+    # ------------------------------------------------------------------ by the kind of its values
+
     @property
     def str(self) -> TextNamespace[Expression]:
         """What text can be asked."""
@@ -240,6 +293,22 @@ def col(name: str) -> Expression:
 def lit(value: Operand) -> Expression:
     """A value."""
     return _expression(value)
+
+
+class Aggregated:
+    """What ``function`` makes of an expression over the rows of a group."""
+
+    def __init__(self, expression: Expression, function: str, name: str | None = None) -> None:
+        self.expression, self.function = expression, function
+        #: of its column
+        self.name = name or expression.name or function
+
+    def __repr__(self) -> str:
+        return f"{self.function}({self.expression.sql})"
+
+    def alias(self, name: str) -> Aggregated:
+        """The same, as a column of this name."""
+        return Aggregated(self.expression, self.function, name)
 
 
 class Conditional(Expression):

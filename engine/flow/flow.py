@@ -27,8 +27,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,13 +43,12 @@ from ..core.source import SourceConfig
 from ..core.traits import Emission, traits_of
 from ..core.user_code import is_users_object, raised
 from ..expressions.expressions import Expressible, written
-from ..expressions.fluent import Expression
+from ..expressions.fluent import Aggregated, Expression
 from ..feed.sink import CutFeedSink, FeedSink
 from ..kernels.sorting import as_sort_keys
 from ..operators import (
     Aggregate,
     Distinct,
-    Filter,
     HashAggregate,
     HashJoin,
     Limit,
@@ -59,7 +59,6 @@ from ..operators import (
     Mix,
     Pack,
     PackWhole,
-    Project,
     Schedule,
     Shuffle,
     Sort,
@@ -95,20 +94,18 @@ from ..state.memory import DEFAULT_BUDGET
 from .batch_rules import BatchRules, Buckets
 from .handoff import open_outer
 from .index import Between, Index, InList
+from .shaping import FLUSH, AtBarrier, Shaping, named
 from .shuffling import AskedShuffle, ShuffleOptions, operator_of
 
 Asked: TypeAlias = tuple[str, str] | str | Aggregate
 """An aggregate as a flow asks for it: (column, function), a function of the rows, or all of it."""
-
-AtBarrier: TypeAlias = Literal["flush", "hold"]
-FLUSH: Final = "flush"
 
 _UNDER_ONE_LANE = (Emission.AT_END, Emission.AFTER_BUILD, Emission.UNKNOWN)
 """Operators that emit like this put rows of many parts under one lane of their subtask."""
 
 Through: TypeAlias = Literal["gather", "key"]
 """The exchange that brings rows of one key together, where they are not yet."""
-GATHER: Final = "gather"
+GATHER: Literal["gather"] = "gather"
 
 
 def check_exchange(kind: str, through: str, keys: Sequence[str] = ("a key",)) -> None:
@@ -330,7 +327,7 @@ class Flow(Graph):
         return explain(plan_job(self, parallelism, memory_budget=memory_budget), runtime)
 
 
-class Stream:
+class Stream(Shaping):
     """The rows that one node of a flow gives. Streams are values: a method gives a new one and changes nothing."""
 
     def __init__(self, flow: Flow, id: str) -> None:
@@ -359,8 +356,8 @@ class Stream:
         """Where the rows are."""
         return self.flow.placement(self.id)
 
-    def _then(self, config: OperatorConfig, name: str | None = None, at_barrier: AtBarrier = FLUSH) -> Stream:
-        return self.flow.apply(config, [self], name=name, at_barrier=at_barrier)
+    def _then(self, config: OperatorConfig, name: str | None = None, at_barrier: AtBarrier = FLUSH) -> Self:
+        return cast("Self", self.flow.apply(config, [self], name=name, at_barrier=at_barrier))
 
     def _with(self, other: Stream, config: OperatorConfig, name: str | None, at_barrier: AtBarrier = FLUSH) -> Stream:
         return self.flow.apply(config, [self, other], name=name, at_barrier=at_barrier)
@@ -409,24 +406,6 @@ class Stream:
         them): ``stream.map_batches(Model, schema).resources(num_gpus=1)``. By default a stage asks for nothing."""
         self.flow.ask(self.id, resources_of(num_cpus, num_gpus, resources))
         return self
-
-    @checked()
-    def filter(self, predicate: Expressible, *, name: str | None = None) -> Stream:
-        """The rows for which ``predicate`` (``ps.col("delay") > 3``, or SQL text) is true, neither false nor null."""
-        return self._then(Filter(written(predicate)), name)
-
-    @checked()
-    def project(self, *columns: str | Expression, name: str | None = None, **derived: Expressible) -> Stream:
-        """These columns, then the derived ones, and nothing else. A text names a column among ``columns``, and is SQL
-        among ``derived``; an expression among ``columns`` has an alias, or the name of its first column."""
-        return self._then(Project((*map(_named, columns), *_written(derived).items())), name)
-
-    @checked()
-    def with_columns(self, *columns: Expression, name: str | None = None, **derived: Expressible) -> Stream:
-        """All columns and the derived ones, as for :meth:`project`; one replaces a column of the same name."""
-        named = list(map(_named, columns))
-        check_distinct("with_columns", "column", [*(each for each, _ in named), *derived])
-        return self._then(Project.with_columns(self.schema, {**dict(named), **_written(derived)}), name)
 
     @checked()
     def map_batches(
@@ -533,6 +512,14 @@ class Stream:
         partial = self._then(replace(single, step="partial"), None, at_barrier)
         brought = partial._grouped(by, exchange)
         return brought._then(replace(single, step="partial").final(self.schema), name, at_barrier)._regrouped()
+
+    @checked()
+    def group_by(
+        self, *by: str | Expression, ignore_null_keys: bool = False, exchange: Through = GATHER
+    ) -> GroupedStream:
+        """The rows by these keys, for ``agg``: ``group_by("carrier").agg(ps.col("delay").mean(), n="count")``. A key
+        that is computed has an alias that no column has. Options as for :meth:`aggregate`."""
+        return GroupedStream(self, by, ignore_null_keys, exchange)
 
     @checked()
     def stream_aggregate(
@@ -900,17 +887,43 @@ class Stream:
         self.flow.attach(sink, self, name=name)
 
 
-def _named(column: str | Expression) -> tuple[str, pc.Expression | str]:
-    """A column by its name, or an expression that has one."""
-    if isinstance(column, str):
-        return column, pc.field(column)
-    if column.name is None:
-        raise FlowError(f"{column.sql} has no name", "give it one: .alias('name')")
-    return column.name, column.sql
+class GroupedStream:
+    """Rows by keys; see :meth:`Stream.group_by`."""
 
+    def __init__(
+        self, stream: Stream, by: Sequence[str | Expression], ignore_null_keys: bool, exchange: Through
+    ) -> None:
+        self._stream, self._ignore_null_keys, self._exchange = stream, ignore_null_keys, exchange
+        #: what is computed before rows are grouped
+        self._computed: list[Expression] = []
+        self._by = [each if isinstance(each, str) else self._key(each) for each in by]
 
-def _written(derived: Mapping[str, Expressible]) -> dict[str, pc.Expression | str]:
-    return {name: written(each) for name, each in derived.items()}
+    def _key(self, key: Expression) -> str:
+        column, _ = named(key)
+        if not key.is_column:
+            if column in self._stream.schema.names:
+                message = f"group_by: the key {key.sql} is called as the column {column!r}"
+                raise FlowError(message, "give it another name: .alias('name')")
+            self._computed.append(key)
+        return column
+
+    @checked()
+    def agg(self, *aggregates: Aggregated, name: str | None = None, **more: Asked | Aggregated) -> Stream:
+        """One row per distinct key, as :meth:`Stream.aggregate` gives it: ``ps.col("delay").mean()``, which is called
+        as its column, or has an ``alias``; by keyword also what ``aggregate`` takes."""
+        check_distinct("agg", "aggregate", [*(each.name for each in aggregates), *more])
+        computed = list(self._computed)
+        asked: dict[str, Any] = {each.name: each for each in aggregates} | more
+        for label, each in asked.items():
+            if isinstance(each, Aggregated):
+                column = each.expression.name or ""
+                if not each.expression.is_column:
+                    column = next(free for n in count() if (free := f"{label}_{n}") not in self._stream.schema.names)
+                    computed.append(each.expression.alias(column))
+                asked[label] = Aggregate(label, column, each.function)
+        rows = self._stream.with_columns(*computed) if computed else self._stream
+        options: dict[str, Any] = {"ignore_null_keys": self._ignore_null_keys, "exchange": self._exchange}
+        return rows.aggregate(self._by, name=name, **options, **asked)
 
 
 def _or_none(given: Expressible | None) -> pc.Expression | str | None:

@@ -1,0 +1,105 @@
+"""Streams that are shaped: each method beside the rows that it should give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.engine.core.errors import FlowError
+
+ROWS = pa.table(
+    {
+        "k": ["a", "b", "a", None],
+        "v": pa.array([1, None, 3, 4], pa.int32()),
+        "x": [0.5, None, 2.5, 3.5],
+        "s": ["1", "two", None, "4"],
+    }
+)
+
+
+def stream() -> ps.Stream:
+    return ps.Flow("shaping").from_tables([ROWS], name="rows")
+
+
+def rows(given: ps.Stream) -> list[dict[str, Any]]:
+    given.collect("found")
+    with ps.run_local(given.flow) as job:
+        found: list[dict[str, Any]] = job.wait(30).result("found").to_pylist()
+        return found
+
+
+def test_select_is_project() -> None:
+    found = rows(stream().select("k", ps.col("v") + 1, y="v * 2"))
+    assert found[0] == {"k": "a", "v": 2, "y": 2}
+
+
+def test_drop_and_rename_keep_the_others_in_their_places() -> None:
+    found = stream().drop("x", "s").rename({"k": "key"})
+    assert found.schema.names == ["key", "v"]
+    assert [each["v"] for each in rows(found)] == [1, None, 3, 4]
+
+
+def test_cast_changes_types_in_place_and_may_give_null() -> None:
+    found = stream().cast({"s": int, "v": pa.float64()}, strict=False)
+    assert found.schema.types == [pa.string(), pa.float64(), pa.float64(), pa.int64()]
+    assert [each["s"] for each in rows(found)] == [1, None, None, 4]
+
+
+def test_fill_null_fills_what_can_hold_the_value_and_keeps_types() -> None:
+    found = stream().fill_null(0)
+    assert found.schema.types == ROWS.schema.types
+    assert rows(found)[1] == {"k": "b", "v": 0, "x": 0.0, "s": "two"}
+    assert rows(stream().fill_null("?"))[3]["k"] == "?"
+    assert rows(stream().fill_null(7, ["x"]))[1] == {"k": "b", "v": None, "x": 7.0, "s": "two"}
+    assert rows(stream().fill_null(0.5))[1]["v"] is None
+
+
+def test_drop_nulls_looks_at_all_columns_or_some() -> None:
+    assert [each["v"] for each in rows(stream().drop_nulls())] == [1]
+    assert [each["v"] for each in rows(stream().drop_nulls(["k", "v"]))] == [1, 3]
+
+
+def test_group_by_aggregates_columns_and_what_is_computed() -> None:
+    grouped = (
+        stream()
+        .group_by("k")
+        .agg(ps.col("v").sum(), (ps.col("x") * 2).max().alias("most"), n="count", least=ps.col("v").min())
+    )
+    assert rows(grouped) == [
+        {"k": "a", "v": 4, "most": 5.0, "n": 2, "least": 1},
+        {"k": "b", "v": None, "most": None, "n": 1, "least": None},
+        {"k": None, "v": 4, "most": 7.0, "n": 1, "least": 4},
+    ]
+
+
+def test_every_aggregate_of_an_expression_is_that_of_its_function() -> None:
+    names = ("count", "sum", "min", "max", "mean", "first", "last", "count_distinct", "collect_list")
+    pairs = {**{each: each for each in names}, "std": "stddev", "var": "variance"}
+    fluent = stream().group_by("k").agg(**{name: getattr(ps.col("v"), name)() for name in pairs})
+    asked: Any = {name: ("v", function) for name, function in pairs.items()}
+    assert rows(fluent) == rows(stream().aggregate(["k"], **asked))
+
+
+def test_groups_by_computed_keys() -> None:
+    found = rows(stream().group_by((ps.col("v") % 2).alias("odd")).agg(ps.col("v").count()))
+    assert found == [{"odd": 1, "v": 2}, {"odd": None, "v": 0}, {"odd": 0, "v": 1}]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: stream().drop("w"), "no column 'w'"),
+        (lambda: stream().rename({"w": "x"}), "no column 'w'"),
+        (lambda: stream().rename({"v": "x"}), "'x' is given twice"),
+        (lambda: stream().cast({"v": pa.large_string()}), "has no name in SQL"),
+        (lambda: stream().fill_null(True), "no column can hold True"),
+        (lambda: stream().group_by(ps.col("v") % 2).agg(n="count"), "called as the column 'v'"),
+        (lambda: stream().group_by("k").agg(ps.col("v").sum(), ps.col("v").max()), "'v' is given twice"),
+    ],
+)
+def test_what_is_wrong_is_said(wrong: Any, message: str) -> None:
+    with pytest.raises(FlowError, match=message):
+        wrong()
