@@ -234,6 +234,10 @@ class RowsApart:
         """The rows at these positions."""
         return pa.RecordBatch.from_arrays([picked(column, rows) for column in self.columns], schema=self.schema)
 
+    def first(self, rows: int) -> pa.RecordBatch:
+        """So many rows from the first one on."""
+        return pa.RecordBatch.from_arrays([column.slice(0, rows) for column in self.columns], schema=self.schema)
+
     def _is_large(self, column: list[pa.Array], bound: Bound) -> bool:
         size = sum(part.nbytes for part in column) if len(column) > 1 else 0
         return size > MUCH * bound.bytes and size > LARGE * self.num_rows

@@ -155,6 +155,11 @@ class CutRun:
             self._step()
         return True
 
+    @property
+    def is_giving(self) -> str:
+        """The method whose steps are under way; "": none is."""
+        return "" if self._call is None else self._call[0]
+
     def cut(self) -> None:
         """Take the state, and go on with an operator that is built of it."""
         how = self._reach()

@@ -16,7 +16,9 @@ Rules:
    come one after the other, and nobody minds in which order they leave. One that holds at the barrier has all groups go
    on; those that have ended leave with the rows that ended them.
 6. The state has one row per lane, for the open group (column ``open``), and one for each group that has ended in a
-   round not yet over (column ``done``): none of the latter at the end of a round.
+   round not yet over (column ``done``): none of the latter at the end of a round. While those of a round, a barrier or
+   the end leave it is that before the call. What a batch lets go of is less than a piece and the batch (rule 7): that
+   leaves first.
 7. What is held is told to the operator's account after each batch and each round: a group a lane, and less than a
    piece and a batch of groups that have ended. It is not spilled.
 """
@@ -25,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +38,7 @@ from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
-from ...core.traits import Columns, Emission, Traits
+from ...core.traits import Columns, Cut, Emission, Traits
 from ...expressions.evaluator import single_array
 from ...kernels.aggregate_protocol import Segments, State
 from ...kernels.keys import check_key_types, decoded, differences
@@ -51,6 +53,8 @@ from .aggregates import (
     final_of,
     needed_columns,
 )
+
+_Groups: TypeAlias = tuple[dict[int, pa.RecordBatch], dict[int, list[pa.RecordBatch]]]
 
 _FIRST: Positions = np.zeros(1, dtype=np.int64)
 
@@ -77,6 +81,7 @@ class StreamAggregate:
             emission=Emission.PER_GROUP,
             beyond_budget="one group of each lane",
             deterministic=True,
+            cut=dict.fromkeys(("end_round", "drain", "finish"), Cut.BEFORE),
         )
 
     def final(self, schema: pa.Schema) -> StreamAggregate:
@@ -153,6 +158,8 @@ class RunningStreamAggregate(Stateless):
         #: bytes of the group in progress of each lane, and rows and bytes of all groups that have ended
         self._open_bytes: dict[int, int] = {}
         self._done_rows = self._done_bytes = 0
+        #: the open groups and those that have ended, before the call that emits all of the latter
+        self._before: _Groups | None = None
         self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> Steps:
@@ -178,27 +185,31 @@ class RunningStreamAggregate(Stateless):
         if round == FINAL_ROUND:
             return None
         self._ended = round
-        return self._emit_done(round, out) if self._done else None
+        return self._emit_all(self._standing, round, out) if self._done else None
 
     def close(self) -> None:
         """Let go of everything."""
         self._open, self._done, self._open_bytes, self._done_rows, self._done_bytes = {}, {}, {}, 0, 0
+        self._before = None
         self._memory.hold(0)
 
     def finish(self, out: Output) -> Steps:
         """Emit all groups."""
+        before = self._standing
         self._complete_all()
-        return self._emit_done(FINAL_ROUND, out)
+        return self._emit_all(before, FINAL_ROUND, out)
 
     def drain(self, out: Output) -> Steps:
         """Emit all groups; what follows begins new ones."""
+        before = self._standing
         self._complete_all()
-        return self._emit_done(max(self._ended, 0), out)
+        return self._emit_all(before, max(self._ended, 0), out)
 
     def snapshot(self) -> pa.Table | None:
         """One row per open group, one per group that has not been emitted yet."""
-        rows = [(lane, group, None) for lane, group in sorted(self._open.items())]
-        done = [(lane, None, group) for lane, groups in sorted(self._done.items()) for group in groups]
+        opened, ended = self._before or self._standing
+        rows = [(lane, group, None) for lane, group in sorted(opened.items())]
+        done = [(lane, None, group) for lane, groups in sorted(ended.items()) for group in groups]
         tables = [self._state_rows(*row) for row in (*rows, *done)]
         return pa.concat_tables(tables) if tables else None
 
@@ -214,6 +225,11 @@ class RunningStreamAggregate(Stateless):
         self._account()
 
     # ------------------------------------------------------------------ parts
+
+    @property
+    def _standing(self) -> _Groups:
+        """What is held, which may change then."""
+        return dict(self._open), {lane: list(groups) for lane, groups in self._done.items()}
 
     def _continued(self, lane: int, records: pa.RecordBatch) -> pa.RecordBatch:
         """The lane's open group, which is held no longer, and those of the rows."""
@@ -255,6 +271,11 @@ class RunningStreamAggregate(Stateless):
     def _account(self) -> None:
         self._memory.hold(self._done_bytes + sum(self._open_bytes.values()))
 
+    def _emit_all(self, before: _Groups, round: int, out: Output) -> Iterator[None]:
+        """Emit all groups that have ended. Until the last piece has left the state is that ``before`` the call."""
+        self._before = before
+        return self._emit_done(round, out)
+
     def _emit_done(self, round: int, out: Output, growing: int | None = None) -> Iterator[None]:
         """Emit the groups that have ended, lane by lane; of a lane that has more to come full pieces only: where it is
         cut depends on its own rows."""
@@ -273,7 +294,7 @@ class RunningStreamAggregate(Stateless):
                 columns = [*keys, *self._aggregates.columns(states)]
                 self._emitter.emit(pa.RecordBatch.from_arrays(columns, schema=self._schema), round, lane, out)
                 yield
-        self._done = left
+        self._done, self._before = left, None
         self._done_rows = sum(groups.num_rows for each in left.values() for groups in each)
         self._done_bytes = sum(groups.nbytes for each in left.values() for groups in each)
         self._account()

@@ -8,12 +8,14 @@ Rules:
    round at its end, the last ones with ``finish`` in round ``FINAL_ROUND``.
 3. Input that is not sorted within its partition is an error of the data, not a wrong result.
 4. State is the rows of open partitions; they are accounted for and not spilled, since a function may look at all. When
-   they leave, what the functions look at and give is in memory beside them.
+   they leave, what the functions look at and give is in memory beside them. They are held until the last of them has
+   left: a cut that comes before that stands before the call.
    ``Stream.window`` gathers and sorts first, unless it is told that rows are sorted already.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -28,7 +30,7 @@ from ...core.elements import FINAL_ROUND, Batch, Tag
 from ...core.errors import DataError
 from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
-from ...core.traits import Emission, Lineage, Traits, all_kept
+from ...core.traits import Cut, Emission, Lineage, Traits, all_kept
 from ...kernels.keys import check_key_types, differences
 from ...kernels.pieces import Bound, Positions
 from ...kernels.sorting import SortKey, check_sort_keys, sorted_order
@@ -54,6 +56,7 @@ class Window:
             beyond_budget="the rows of one partition, and of a round",
             deterministic=True,
             grouped_by=self.by,
+            cut=dict.fromkeys(("end_round", "drain", "finish"), Cut.BEFORE),
         )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
@@ -205,15 +208,16 @@ class RunningWindow(Stateless):
 
     def _emit(self, round: int, out: Output) -> Iterator[None]:
         for lane in sorted(self._closed):
-            for ended in _gathered(self._closed.pop(lane), self._bound):
+            for ended in _gathered(self._closed[lane], self._bound):
                 pieces = rebatched(self._computed(ended), self._target, self._bound.rows, self._bound.bytes)
                 yield from self._emitter.emit_each(pieces, round, lane, out)
+        self._closed = {}
         self._bytes = sum(records.nbytes for batches in self._open.values() for records in batches)
         self._memory.hold(self._bytes)
 
     def _computed(self, ended: _Ended) -> Iterator[pa.RecordBatch]:
-        """The rows with the functions' columns, batch by batch, each of which is let go of. Only what the functions
-        look at is brought together: the other columns stay where they are."""
+        """The rows with the functions' columns, batch by batch. Only what the functions look at is brought together:
+        the other columns stay where they are."""
         wanted = {each.column for each in self._config.functions} | {key.column for key in self._config.order_by}
         columns = {
             name: pa.concat_arrays([records.column(name) for records in ended.batches])
@@ -227,9 +231,7 @@ class RunningWindow(Stateless):
         ]
         del columns, parts
         low = 0
-        ended.batches.reverse()
-        while ended.batches:
-            records = ended.batches.pop()
+        for records in ended.batches:
             added = [column.slice(low, records.num_rows) for column in found]
             yield pa.RecordBatch.from_arrays([*records.columns, *added], schema=self._target)
             low += records.num_rows
@@ -251,18 +253,16 @@ class RunningWindow(Stateless):
 
 
 def _gathered(parts: list[_Ended], bound: Bound) -> Iterator[_Ended]:
-    """Parts together, as many as fill a piece: few enough for a core's cache, enough for kernels to pay. The list is
-    emptied."""
-    parts.reverse()
-    while parts:
+    """Parts together, as many as fill a piece: few enough for a core's cache, enough for kernels to pay."""
+    left = deque(parts)
+    while left:
         batches: list[pa.RecordBatch] = []
         starts: list[Positions] = []
         count = size = 0
-        while parts and (not batches or (count + parts[-1].rows <= bound.rows and size < bound.bytes)):
-            part = parts.pop()
+        while left and (not batches or (count + left[0].rows <= bound.rows and size < bound.bytes)):
+            part = left.popleft()
             batches += part.batches
             starts.append(part.starts + count)
             count += part.rows
             size += sum(records.nbytes for records in part.batches)
-            part.batches.clear()
         yield _Ended(batches, np.concatenate(starts), count)

@@ -7,31 +7,32 @@ Rules:
 2. A batch leaves with the round and lane of the row that completed it; what is open at the end of an epoch (in its last
    round), at a task barrier or at the end leaves then, in short batches. Nothing is left out.
 3. A row that costs more than its budget is an error of the data, unless it was made to fit before (``too_long``).
-4. State: the rows of open batches, or of the open window, and two counters.
+4. State: the rows of open batches, or of the open window, and two counters. While batches leave it is that before the
+   call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from ...buffers.state_rows import as_rows, in_one, rows_of_state
-from ...buffers.stored_rows import RowsApart, brought_together
+from ...buffers.stored_rows import RowsApart, brought_together, concatenated
 from ...core.elements import Batch
 from ...core.epochs import epoch_of
 from ...core.errors import DataError, FlowError
 from ...core.operator import LANE, OperatorContext, Output
 from ...core.schemas import check_inputs, duplicate_of
-from ...core.traits import Emission, Lineage, Multiplicity, State, Traits
+from ...core.traits import Cut, Emission, Lineage, Multiplicity, State, Traits
 from ...expressions.expressions import same_expression
 from ...feed.marks import END, marked
 from ...feed.measures import LARGEST_COST, Given, Measure, check_measure
 from ...kernels.counter_random import check_seed
 from ...kernels.pieces import Bound, Flags, Positions, cut, taken
-from .by_epoch import GivesTheRest
+from .by_epoch import GIVES_THE_REST, GivesTheRest
 from .cutting import Costs, Cutter, CuttingRules
 
 MAX_WINDOW = 2**24
@@ -63,6 +64,7 @@ class Batches:
             beyond_budget="the rows of open batches, or of a window",
             deterministic=True,
             grouped_by=(),
+            cut=dict.fromkeys(("process", *GIVES_THE_REST), Cut.BEFORE),
             ends_epochs=True,
         )
 
@@ -124,6 +126,15 @@ class Batches:
         return self.budgets, self.padded, self.window, self.seed, self.boundaries
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """How many rows are held, and the cutter's counters."""
+
+    rows: int
+    carried: int
+    windows: int
+
+
 class RunningBatches(GivesTheRest):
     """See the module's rules."""
 
@@ -141,36 +152,40 @@ class RunningBatches(GivesTheRest):
         #: the rows that the cutter holds, in order
         self._held: list[pa.RecordBatch] = []
         self._bytes = 0
+        #: while a call gives batches: how many rows were held before it and the counters then, and of these rows the
+        #: first ones
+        self._leaving: tuple[_Standing, Callable[[int], pa.RecordBatch]] | None = None
 
     def process(self, port: int, batch: Batch, out: Output) -> Iterator[None]:
         """Hold the rows, and emit the batches that they complete."""
         records = batch.records
         costs, buckets = self._measured(records)
         epoch = epoch_of(self._epochs, batch.tag.round)
+        before = self._standing()
         self._held.append(records)
         self._bytes += records.nbytes
-        yield from self._emit(self._cutter.add(costs, buckets, epoch), batch.tag.round, batch.tag.lane, out)
+        yield from self._emit(self._cutter.add(costs, buckets, epoch), before, batch.tag.round, batch.tag.lane, out)
 
     def close(self) -> None:
         """Hold nothing any more."""
-        self._held = []
+        self._held, self._leaving = [], None
         self._memory.hold(0)
 
     def snapshot(self) -> pa.Table | None:
         """A row without values that has the counters, then the rows held."""
-        cutter = self._cutter
-        if not self._held and not cutter.windows:
+        standing = self._standing() if self._leaving is None else self._leaving[0]
+        if not standing.rows and not standing.windows:
             return None
-        self._held = [brought_together(self._schema, self._held)]
-        (whole,) = self._held
-        count = whole.num_rows
-        rows = as_rows(whole)
+        if self._leaving is None:
+            self._held = [brought_together(self._schema, self._held)]
+        rows = as_rows(self._held[0] if self._leaving is None else self._leaving[1](standing.rows))
+        count = standing.rows
         return pa.table(
             {
                 LANE: pa.array(np.full(count + 1, self._lane, np.int32)),
                 "place": pa.array(np.arange(-1, count)),
-                "carried": pa.array(np.full(count + 1, cutter.carried)),
-                "windows": pa.array(np.full(count + 1, cutter.windows)),
+                "carried": pa.array(np.full(count + 1, standing.carried)),
+                "windows": pa.array(np.full(count + 1, standing.windows)),
                 "row": pa.chunked_array([pa.nulls(1, rows.type), rows], rows.type),
             }
         )
@@ -209,18 +224,25 @@ class RunningBatches(GivesTheRest):
         self._bytes = sum(records.nbytes for records in self._held)
         self._memory.hold(self._bytes)
 
-    def _end(self, round: int, out: Output, lane: int) -> Iterator[None]:
-        yield from self._emit(self._cutter.end(epoch_of(self._epochs, round)), round, lane, out)
+    def _standing(self) -> _Standing:
+        cutter = self._cutter
+        return _Standing(len(cutter.costs), cutter.carried, cutter.windows)
 
-    def _emit(self, batches: list[Positions], round: int, lane: int, out: Output) -> Iterator[None]:
+    def _end(self, round: int, out: Output, lane: int) -> Iterator[None]:
+        before = self._standing()
+        yield from self._emit(self._cutter.end(epoch_of(self._epochs, round)), before, round, lane, out)
+
+    def _emit(self, batches: list[Positions], before: _Standing, round: int, lane: int, out: Output) -> Iterator[None]:
         if not batches:
             self._memory.hold(self._bytes)
             return
         order = np.concatenate(batches)
         ends = np.zeros(len(order), np.bool_)
         ends[np.cumsum([len(rows) for rows in batches]) - 1] = True
-        pieces = self._first(len(order)) if self._is_in_order else self._picked(order)
+        pieces, first = self._first(len(order)) if self._is_in_order else self._picked(order)
+        self._leaving = before, first
         yield from self._emitter.emit_each(self._marked(pieces, ends), round, lane, out)
+        self._leaving = None
         self._hold()
 
     @property
@@ -228,7 +250,7 @@ class RunningBatches(GivesTheRest):
         """Whether the rows that leave are the first ones of those held."""
         return not self._config.window and len(self._budgets) == 1
 
-    def _first(self, rows: int) -> Iterator[pa.RecordBatch]:
+    def _first(self, rows: int) -> tuple[Iterator[pa.RecordBatch], Callable[[int], pa.RecordBatch]]:
         held, self._held = self._held, []
         leave: list[pa.RecordBatch] = []
         for records in held:
@@ -236,14 +258,14 @@ class RunningBatches(GivesTheRest):
             rows -= mine
             leave += cut(records.slice(0, mine), self._bound.rows, self._bound.bytes)
             self._held += [records.slice(mine)] if mine < records.num_rows else []
-        return iter(leave)
+        return iter(leave), lambda count: concatenated(self._schema, held).slice(0, count)
 
-    def _picked(self, rows: Positions) -> Iterator[pa.RecordBatch]:
+    def _picked(self, rows: Positions) -> tuple[Iterator[pa.RecordBatch], Callable[[int], pa.RecordBatch]]:
         stays = np.ones(sum(records.num_rows for records in self._held), np.bool_)
         stays[rows] = False
         whole = RowsApart(self._schema, self._held, self._bound)
         self._held = list(taken(whole, np.flatnonzero(stays), self._bound))
-        return taken(whole, rows, self._bound)
+        return taken(whole, rows, self._bound), whole.first
 
     def _marked(self, pieces: Iterator[pa.RecordBatch], ends: Flags) -> Iterator[pa.RecordBatch]:
         at = 0

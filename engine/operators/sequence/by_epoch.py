@@ -10,6 +10,9 @@ from ...core.elements import FINAL_ROUND
 from ...core.epochs import ends_epoch
 from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 
+GIVES_THE_REST = ("end_round", "drain", "finish")
+"""The calls that do."""
+
 
 class GivesTheRest(Stateless, ABC):
     """One input behind a gather. What is left leaves with the last lane at the end of an epoch, else with the first."""

@@ -28,7 +28,7 @@ from ...core.schemas import check_inputs, check_movable
 from ...core.traits import Cut, Emission, Lineage, Multiplicity, State, Traits
 from ...kernels.counter_random import FULL, check_seed, words
 from ...kernels.sorting import SortKey
-from .by_epoch import GivesTheRest
+from .by_epoch import GIVES_THE_REST, GivesTheRest
 
 BLOCK = 64 * 1024
 """Numbers that are drawn together."""
@@ -50,7 +50,7 @@ class FullShuffle:
         beyond_budget="",
         deterministic=True,
         grouped_by=(),
-        cut={"end_round": Cut.BEFORE, "drain": Cut.BEFORE, "finish": Cut.BEFORE},
+        cut=dict.fromkeys(GIVES_THE_REST, Cut.BEFORE),
         ends_epochs=True,
     )
 

@@ -17,11 +17,15 @@ Rules:
    that has stopped because a stream has ended stays so. So is the last round of an epoch; the next one draws anew, by
    the next ``epoch``. Rows that come behind the end of a mixture are dropped here then: the sources go on.
 6. State: the position, who is out, how far the streams have come, the rows held, and how many rows of each stream have
-   left in all, which is also the position that schedules of weights go by (``schedule``): it counts on over epochs.
+   left in all, which is also the position that schedules of weights go by (``schedule``): it counts on over epochs. A
+   piece that has left is none of it: the call that gave it gives the rest when it is made again. A batch lets go of no
+   more than is held (rule 3), and that leaves first.
 7. Where no stream that has rows left has a weight, those that are left share evenly.
 8. Weights may be changed while it runs (``steer``), from a position on whose stream has not been drawn. Until the log
-   has the change no row from there on leaves: the call that would emit it is held, in the midst of its steps. So what a
-   restored operator is told of changes is all that has had an effect. They are no part of the state: the log has them.
+   has the change no row from there on leaves: the end that would emit it is held, in the midst of its steps, and what a
+   batch would let go of waits for the next batch or end. (A cut takes a batch's steps to their end: none may wait.) So
+   what a restored operator is told of changes is all that has had an effect. They are no part of the state: the log has
+   them.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from ...core.epochs import ends_epoch, epoch_of
 from ...core.errors import FlowError
 from ...core.identity import Reweight
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Steps
-from ...core.traits import ALL_INPUTS, Emission, Lineage, Multiplicity, State, Traits
+from ...core.traits import ALL_INPUTS, Cut, Emission, Lineage, Multiplicity, State, Traits
 from ...kernels.counter_random import MIX, Words, check_seed, words
 from ...kernels.pieces import Bound, Positions, cut
 from .schedule import Schedule, Weight, check_weights, weights_at
@@ -79,6 +83,7 @@ class Mix:
             beyond_budget="rows whose turn has not come",
             deterministic=True,
             grouped_by=(),
+            cut=dict.fromkeys(("end_round", "drain", "finish"), Cut.WITHIN),
             ends_epochs=True,
             read_in_ratio=tuple(each.mean if isinstance(each, Schedule) else each for each in self.weights),
         )
@@ -159,7 +164,7 @@ class RunningMix:
             return None
         self._rows.add(port, batch.tag.round, batch.records)
         is_open = self._rounds[port] < batch.tag.round < FINAL_ROUND
-        return self._emit(self._open_round, out) if is_open else None
+        return self._emit(self._open_round, out, waits=False) if is_open else None
 
     def end_round(self, port: int, round: int, out: Output) -> Steps:
         """Emit what becomes known when nobody has more to say in the round that is open."""
@@ -182,8 +187,10 @@ class RunningMix:
 
     def accepts(self, port: int) -> bool:
         """Whether rows of the port are needed now (rule 3)."""
-        if self._stopped or port == self._awaited or self._rows.counts[port] < ENOUGH:
+        if self._stopped or self._rows.counts[port] < ENOUGH:
             return True
+        if self.is_held or port == self._awaited:
+            return not self.is_held
         awaited = self._awaited
         return self._ended[awaited] or self._rounds[awaited] >= self._open_round
 
@@ -244,6 +251,7 @@ class RunningMix:
         self._given = None if given is None else np.array(given, dtype=np.int64)
         self._over = bool(heads.column("over")[0].as_py())
         self._stopped = self._over or bool(self._out.any() if self._stops else self._out.all())
+        self._awaited = int(np.argmax(self._out))  # the one that has stopped it; else no matter
         self._rows.restore(table.filter(pc.greater_equal(table.column("place"), 0)))
 
     # ------------------------------------------------------------------ parts
@@ -273,14 +281,16 @@ class RunningMix:
         self._position, self._stopped = 0, self._over
         self._out = np.zeros(len(self._ended), dtype=np.bool_)
 
-    def _emit(self, round: int, out: Output, is_end: bool = False) -> Iterator[None]:
-        """Emit all rows whose turn is known, with rows of rounds up to this one."""
+    def _emit(self, round: int, out: Output, is_end: bool = False, waits: bool = True) -> Iterator[None]:
+        """Emit all rows whose turn is known, with rows of rounds up to this one. ``waits``: where it is held."""
         epoch = self._config.epoch + epoch_of(self._epochs, round)
         if epoch != self._epoch:
             self._epoch, self._draws = epoch, (-1, self._draws[1])
         available = self._rows.up_to(FINAL_ROUND if is_end else round)
         while not self._stopped:
             if self.is_held:
+                if not waits:
+                    return
                 yield
                 continue
             draws = self._drawn()[: self._rows.fitting(self._bound)]
@@ -293,8 +303,9 @@ class RunningMix:
                 self._position += count
                 if self._given is not None:
                     self._given = self._given + taken  # not in place: snapshots that are being written have it
-                pieces = cut(records, self._bound.rows, self._bound.bytes)
-                yield from self._emitter.emit_each(pieces, round, self._lane, out)
+                for piece in cut(records, self._bound.rows, self._bound.bytes):
+                    self._emitter.emit(piece, round, self._lane, out)
+                yield  # not between them: what was taken and has not left would be in no state
             if count < len(draws):
                 self._awaited = int(draws[count])
                 if not (is_end or self._is_out(self._awaited, round)):

@@ -12,7 +12,8 @@ Rules:
 3. A row leaves as soon as its last token has come, with the round and lane of that. What is left at a barrier, at the
    end of an epoch (in its last round) or at the end is filled up with ``pad``, or dropped (``remainder``).
 4. It stands behind a gather, so there is one line of tokens and one remainder. State: the tokens of the open row with
-   the numbers of their sequences, and how many sequences have come. Behind a barrier these are counted anew.
+   the numbers of their sequences, and how many sequences have come. Behind a barrier these are counted anew. While rows
+   leave it is that before the call.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from ...core.elements import Batch, Tag
 from ...core.errors import DataError, FlowError
 from ...core.operator import LANE, OperatorContext, Output
 from ...core.schemas import check_columns, check_inputs, is_list
-from ...core.traits import Emission, Lineage, State, Traits
+from ...core.traits import Cut, Emission, Lineage, State, Traits
 from ...kernels.pieces import Bound, Positions, cut
 from ...kernels.row_bits import row_bits
-from .by_epoch import GivesTheRest
+from .by_epoch import GIVES_THE_REST, GivesTheRest
 
 Remainder: TypeAlias = Literal["pad", "drop"]
 Tokens = npt.NDArray[Any]
@@ -105,6 +106,7 @@ def packing(config: Any, beyond_budget: str) -> Traits:
         beyond_budget=beyond_budget,
         deterministic=True,
         grouped_by=(),
+        cut=dict.fromkeys(("process", *GIVES_THE_REST), Cut.BEFORE),
         ends_epochs=True,
     )
 
@@ -162,6 +164,8 @@ class RunningPack(GivesTheRest):
         self._held_documents: Positions = np.zeros(0, np.int64)
         #: sequences that have come since the beginning, or the last barrier
         self._count = 0
+        #: the three before the call that is under way
+        self._before: tuple[Tokens, Positions, int] | None = None
 
     @property
     def count(self) -> int:
@@ -177,8 +181,10 @@ class RunningPack(GivesTheRest):
         """Append the sequences to the line, a few at a time, and emit the rows that they fill."""
         column = batch.records.column(self._config.tokens)
         bits = row_bits([column], np.arange(len(column)))
+        self._before = self._standing
         for part in Bound(len(column), self._bound.bytes // _SPREAD).parts(len(column), bits):
             yield from self._append(column.slice(part.start, part.stop - part.start), batch.tag, out)
+        self._before = None
 
     def _append(self, column: pa.Array, tag: Tag, out: Output) -> Iterator[None]:
         tokens, documents = self._line(column)
@@ -199,15 +205,16 @@ class RunningPack(GivesTheRest):
 
     def snapshot(self) -> pa.Table | None:
         """The open row, a token a row; behind it a row without token, which tells how many sequences have come."""
-        if not self._count:
+        held, documents, sequences = self._standing
+        if not sequences:
             return None
-        count = len(self._held)
+        count = len(held)
         return pa.table(
             {
                 LANE: pa.array(np.full(count + 1, self._lane, dtype=np.int32)),
                 "place": pa.array(np.arange(count + 1)),
-                "document": pa.array(np.append(self._held_documents, self._count)),
-                "token": pa.concat_arrays([pa.array(self._held, self._token), pa.nulls(1, self._token)]),
+                "document": pa.array(np.append(documents, sequences)),
+                "token": pa.concat_arrays([pa.array(held, self._token), pa.nulls(1, self._token)]),
             }
         )
 
@@ -220,6 +227,11 @@ class RunningPack(GivesTheRest):
         self._memory.hold(self._held.nbytes + self._held_documents.nbytes)
 
     # ------------------------------------------------------------------ parts
+
+    @property
+    def _standing(self) -> tuple[Tokens, Positions, int]:
+        """The open row, the sequences of its tokens, and how many have come; before the call that is under way."""
+        return self._before or (self._held, self._held_documents, self._count)
 
     def _line(self, column: pa.Array) -> tuple[Tokens, Positions]:
         """The tokens of all sequences, separators among them, and the sequence of each."""
@@ -245,12 +257,14 @@ class RunningPack(GivesTheRest):
         return line, np.repeat(numbers, long)
 
     def _end(self, round: int, out: Output, lane: int) -> Iterator[None]:
+        self._before = self._standing
         missing = self._config.length - len(self._held)
         if len(self._held) and self._config.remainder == "pad":
             tokens = np.append(self._held, np.full(missing, self._config.pad, dtype=self._type))
             documents = np.append(self._held_documents, np.full(missing, -1))
             yield from self._emit(tokens, documents, round, lane, out)
         self._held, self._held_documents, self._count = self._held[:0], self._held_documents[:0], 0
+        self._before = None
         self._memory.hold(0)
 
     def _emit(self, tokens: Tokens, documents: Positions, round: int, lane: int, out: Output) -> Iterator[None]:

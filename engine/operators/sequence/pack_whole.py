@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...buffers.state_rows import as_rows, in_one, rows_of_state
-from ...buffers.stored_rows import brought_together
+from ...buffers.stored_rows import brought_together, concatenated
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import DataError
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
@@ -112,6 +112,8 @@ class RunningPackWhole(Stateless):
         self._held: list[pa.RecordBatch] = []
         #: sequences that have come
         self._count = 0
+        #: both before the call that is under way
+        self._before: tuple[list[pa.RecordBatch], int] | None = None
         self._round = max(context.ended_round, 0)
         self._emitter = Emitter()
 
@@ -135,9 +137,11 @@ class RunningPackWhole(Stateless):
         self._count += records.num_rows
         if whole:
             first = self.oldest - (records.num_rows - whole)
+            self._before = self._held[:-1], self._count - records.num_rows
             groups = brought_together(self._schema, self._held)
             self._held = [records.slice(whole)] if whole < records.num_rows else []
             yield from self._emit(groups, first, batch.tag.round, batch.tag.lane, out)
+            self._before = None
         self._memory.hold(sum(held.nbytes for held in self._held))
 
     def end_round(self, port: int, round: int, out: Output) -> Steps:
@@ -155,22 +159,21 @@ class RunningPackWhole(Stateless):
 
     def close(self) -> None:
         """Hold nothing any more."""
-        self._held = []
+        self._held, self._before = [], None
         self._memory.hold(0)
 
     def snapshot(self) -> pa.Table | None:
         """How many sequences have come, and those of a row that is not complete."""
-        if not self._count:
+        held, sequences = self._before or (self._held, self._count)
+        if not sequences:
             return None
-        self._held = [brought_together(self._schema, self._held)]
-        (whole,) = self._held
-        rows = as_rows(whole)
+        rows = as_rows(concatenated(self._schema, held))
         count = len(rows)
         return pa.table(
             {
                 LANE: pa.array(np.full(count + 1, self._lane, np.int32)),
                 "place": pa.array(np.arange(-1, count)),
-                "sequences": pa.array(np.full(count + 1, self._count)),
+                "sequences": pa.array(np.full(count + 1, sequences)),
                 "held": pa.chunked_array([pa.nulls(1, rows.type), rows], rows.type),
             }
         )
@@ -186,9 +189,9 @@ class RunningPackWhole(Stateless):
 
     def _end(self, round: int, out: Output) -> Iterator[None]:
         if self._held:
-            first = self.oldest
-            yield from self._emit(brought_together(self._schema, self._held), first, round, self._lane, out)
-        self._held, self._count = [], 0
+            self._before = self._held, self._count
+            yield from self._emit(concatenated(self._schema, self._held), self.oldest, round, self._lane, out)
+        self._held, self._count, self._before = [], 0, None
         self._memory.hold(0)
 
     def _emit(self, groups: pa.RecordBatch, first: int, round: int, lane: int, out: Output) -> Iterator[None]:

@@ -10,7 +10,8 @@ Rules:
    the end of an epoch (in its last round), or at the end. Behind that blocks are counted anew, as they are in an
    operator that is new; in a further epoch the order is that of the next ``epoch``.
 4. State: the rows of the open block and the position; no generator, because numbers are drawn by position
-   (``counter_random``). So nothing is lost or repeated when a job goes on, and nothing has to be filled again.
+   (``counter_random``). So nothing is lost or repeated when a job goes on, and nothing has to be filled again. While a
+   block leaves it is that before the call: the block stays whole until its last piece has left.
 
 Blocks, and no buffer that rows leave one by one as others come in: no row moves by more than a window, in either
 direction; which rows may stand at a position can be told without having read the others; on average half a window is
@@ -34,10 +35,10 @@ from ...core.epochs import epoch_of
 from ...core.errors import FlowError
 from ...core.operator import LANE, OperatorContext, Output
 from ...core.schemas import check_inputs
-from ...core.traits import Emission, Lineage, Multiplicity, SplitDraws, State, Traits
+from ...core.traits import Cut, Emission, Lineage, Multiplicity, SplitDraws, State, Traits
 from ...kernels.counter_random import check_seed, permutation
 from ...kernels.pieces import Bound, taken
-from .by_epoch import GivesTheRest
+from .by_epoch import GIVES_THE_REST, GivesTheRest
 
 MAX_WINDOW = 2**31 - 1
 
@@ -49,6 +50,7 @@ _TRAITS = Traits(
     beyond_budget="the rows of a window",
     deterministic=True,
     grouped_by=(),
+    cut=dict.fromkeys(("process", *GIVES_THE_REST), Cut.BEFORE),
     ends_epochs=True,
 )
 
@@ -115,31 +117,34 @@ class RunningShuffle(GivesTheRest):
         self._bytes = 0
         #: rows that have come since the beginning, or the last barrier
         self._position = 0
+        #: while a call gives blocks: the first of them, and the position before the call
+        self._leaving: tuple[RowsApart, int] | None = None
 
     def process(self, port: int, batch: Batch, out: Output) -> Iterator[None]:
         """Hold the rows, and emit the blocks that they complete."""
-        records, window = batch.records, self._config.window
+        records, window, before = batch.records, self._config.window, self._position
         while records.num_rows:
             part = records.slice(0, window - self._position % window)
             records = records.slice(part.num_rows)
             self._hold(part)
             if self._position % window == 0:
-                yield from self._emit(self._position // window - 1, batch.tag.round, batch.tag.lane, out)
+                yield from self._emit(self._position // window - 1, before, batch.tag.round, batch.tag.lane, out)
+        self._leaving = None
 
     def close(self) -> None:
         """Hold nothing any more."""
-        self._held = []
+        self._held, self._leaving = [], None
         self._memory.hold(0)
 
     def snapshot(self) -> pa.Table | None:
         """A row without values that tells the position, then the rows held."""
-        if not self._position:
+        position, whole = self._standing()
+        if not position:
             return None
-        whole = self._whole()
         count = whole.num_rows
         rows = as_rows(whole)
         none = pa.nulls(1, rows.type)
-        positions = np.arange(self._position - count, self._position + 1)
+        positions = np.arange(position - count, position + 1)
         return pa.table(
             {
                 LANE: pa.array(np.full(count + 1, self._lane, dtype=np.int32)),
@@ -166,19 +171,24 @@ class RunningShuffle(GivesTheRest):
         self._bytes += records.nbytes
         self._memory.hold(self._bytes)
 
-    def _whole(self) -> pa.RecordBatch:
+    def _standing(self) -> tuple[int, pa.RecordBatch]:
+        """The position, and the rows of the open block; before the call that is under way, if it has begun to give."""
+        if self._leaving is not None:
+            block, before = self._leaving
+            return before, block.first(before % self._config.window)
         whole = brought_together(self._schema, self._held)
         self._held = [whole]
-        return whole
+        return self._position, whole
 
     def _end(self, round: int, out: Output, lane: int) -> Iterator[None]:
         if self._held:
-            yield from self._emit(self._position // self._config.window, round, lane, out)
-        self._position = 0
+            yield from self._emit(self._position // self._config.window, self._position, round, lane, out)
+        self._position, self._leaving = 0, None
 
-    def _emit(self, block: int, round: int, lane: int, out: Output) -> Iterator[None]:
-        """Emit the rows held, which are those of ``block``."""
+    def _emit(self, block: int, before: int, round: int, lane: int, out: Output) -> Iterator[None]:
+        """Emit the rows held, which are those of ``block``, in a call ``before`` which that was the position."""
         whole, self._bytes = RowsApart(self._schema, self._held, self._bound), 0
+        self._leaving = self._leaving or (whole, before)
         epoch = self._config.epoch + epoch_of(self._epochs, round)
         order = permutation(self._config.seed, epoch, block, whole.num_rows)
         yield from self._emitter.emit_each(taken(whole, order, self._bound), round, lane, out)

@@ -118,6 +118,27 @@ def test_an_operator_that_is_cut_once_gives_what_it_gives_uncut(name: str, seed:
         check(name, run_of(name, seed).rows(lambda: next(at) == place), expected)  # noqa: B023
 
 
+_GIVING = "shuffle", "window", "batches", "pack", "mix", "stream aggregate"
+GIVING = [name for name in CASES if name.startswith(_GIVING)]
+
+
+@pytest.mark.parametrize("name", GIVING)
+def test_a_cut_takes_no_piece_of_what_an_operator_gives_at_an_end(name: str) -> None:
+    """Of a batch neither, but of those whose batch lets go of no more than is held of a few."""
+    after_a_batch = name.startswith(("mix", "stream aggregate"))
+    stood = 0
+    for seed in range(4):
+        run = run_of(name, seed)
+        while run.advance():
+            if not run.is_giving or (after_a_batch and run.is_giving == "process"):
+                continue
+            before = len(run.out.batches)
+            run.cut()
+            stood += 1
+            assert len(run.out.batches) == before, f"the cut of {run.is_giving} took pieces first"
+    assert stood, "it gives pieces at an end"
+
+
 def test_a_call_is_cut_behind_what_it_emits_unless_its_operator_says_otherwise() -> None:
     assert traits_of(CASES["above untold"]).cut == {}
     assert traits_of(CASES["map batches"]).cut == {}, "a function may give something else when it is called again"

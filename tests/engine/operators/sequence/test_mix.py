@@ -336,6 +336,38 @@ def test_changed_weights_hold_from_their_position_on_whenever_they_come(at_end: 
     assert held > 12
 
 
+def test_a_mixture_that_is_held_lets_a_cut_stand_and_gives_the_rest_when_it_goes_on() -> None:
+    """The steps of a batch come to their end, also where it is held; those of an end wait, and may be left."""
+    config, units = Mix((1, 1), 5, at_end="go on"), [numbered(port, {(0, 0): 10}) for port in range(2)]
+    whole = Collected(SCHEMA)
+    running = config.build(replace(context(), output_rows=3), [SCHEMA] * 2, None)
+    running.steer((), 4)
+    out = Collected(SCHEMA)
+    for port in range(2):
+        (records,) = units[port][0, 0].to_batches()
+        exhaust(running.process(port, Batch(records, Tag(0, 0, 0)), out))
+    assert running.is_held
+    assert sum(batch.rows for batch in out.batches) == 4
+    exhaust(running.end_round(0, 0, out))
+    steps = running.end_round(1, 0, out)
+    assert [next(steps), next(steps)] == [None, None]
+    again = config.build(replace(context(), output_rows=3), [SCHEMA] * 2, running.snapshot())
+    rest = Collected(SCHEMA)
+    for each, until in ((again, rest), (config.build(context(), [SCHEMA] * 2, None), whole)):
+        if each is not again:
+            for port in range(2):
+                (records,) = units[port][0, 0].to_batches()
+                exhaust(each.process(port, Batch(records, Tag(0, 0, 0)), until))
+            exhaust(each.end_round(0, 0, until))
+        exhaust(each.end_round(1, 0, until))
+        exhaust(each.finish(until))
+    assert [*_rows(out), *_rows(rest)] == _rows(whole)
+
+
+def _rows(output: Collected) -> list[tuple[Any, ...]]:
+    return [row for batch in output.batches for row in rows_of(batch.records)]
+
+
 def _in_rounds(output: Collected) -> list[tuple[Any, ...]]:
     return [(batch.tag.round, *row) for batch in output.batches for row in rows_of(batch.records)]
 
