@@ -1,4 +1,4 @@
-"""Copies of state files on the machine that wrote them, so that a restart there does not wait for the store.
+"""Copies of state files on the machine that wrote or fetched them, so that a restart there does not wait for the store.
 
 They lie in the system's place for temporary files, in a folder of the job that its processes on a machine share:
 ``penstock-copies-<user>-<job's UUID>/<vertex>-<subtask>/<digest>``, one for each part of a state file.
@@ -114,9 +114,13 @@ class LocalCopies:
 
     def keep(self, checkpoint: CheckpointId, handle: StateHandle, data: pa.Buffer) -> None:
         """Make a copy of a new part, if there is room."""
-        task, path = self._path(handle)
+        self.named(checkpoint, [handle])
+        self.fetched(handle, data)
+
+    def fetched(self, handle: StateHandle, data: pa.Buffer) -> None:
+        """The same of a part that the store had to be asked for: the next restart here finds it."""
+        path = self._path(handle)
         with self._guard:
-            self._book(task).named(checkpoint, [handle.digest])
             try:
                 if self._closed or not self._is_open() or path.exists() or not self._make_room(handle.bytes):
                     return
@@ -159,7 +163,7 @@ class LocalCopies:
 
     def read(self, handle: StateHandle) -> pa.Buffer | None:
         """The part, sure to be what was written; None: there is no such copy here."""
-        _, path = self._path(handle)
+        path = self._path(handle)
         try:
             with self._guard:
                 usable = not self._closed and self._is_open()
@@ -207,10 +211,9 @@ class LocalCopies:
     def _book(self, task: str) -> CopyBook:
         return self._books.setdefault(task, CopyBook())
 
-    def _path(self, handle: StateHandle) -> tuple[str, Path]:
+    def _path(self, handle: StateHandle) -> Path:
         """Of a handle, which may come from storage: the names in it are no paths."""
-        task = safe_name(_task_of(handle))
-        return task, self._folder / task / safe_name(handle.digest)
+        return self._folder / safe_name(_task_of(handle)) / safe_name(handle.digest)
 
     def _make_room(self, size: int) -> bool:
         facts = os.statvfs(self._folder)

@@ -248,9 +248,12 @@ class SnapshotFiles:
         return Flight(tables[0].column("place")[0].as_py(), tuple(tables[1:])) if tables else None
 
     def _read(self, handle: StateHandle) -> pa.Table:
-        data = pa.py_buffer(handle.inline) if handle.inline else self._copy(handle) or self._part(handle)
+        copy = self._copy(handle)
+        data = pa.py_buffer(handle.inline) if handle.inline else copy or self._part(handle)
         place = f"the state file {self._inside(handle.location)}" if handle.location else "a state in the log"
         check_bytes(place, data, handle.bytes, handle.digest, GO_ON)
+        if self._copies is not None and copy is None and handle.location:
+            self._copies.fetched(handle, data)
         try:
             with ipc.open_file(data) as reader:
                 return reader.read_all()
