@@ -13,7 +13,8 @@ anything, ``penstock-main`` for instance. So pytest runs with ``--import-mode=im
 
 Marks: ``ray``, ``spark``, ``slow``, ``chaos``, ``large`` (``pyproject.toml`` says what each means). A test that needs
 Ray or Spark without a mark fails under ``make test-fast``, which runs with ``--pure``. A test that hangs is failed
-after ``timeout`` seconds with the stacks of all threads.
+after ``timeout`` seconds with the stacks of all threads. A test of whole jobs
+(``WHOLE_JOBS``) that leaves one running fails.
 
 With ``--second-try`` (``make test``) a failed test is run once more if ``tests/second_try.txt`` names it or its file,
 with the reason. The summary shows the failure of the first try, and its last line but one counts them. All other tests
@@ -41,6 +42,7 @@ from typing import Any
 import pytest
 
 from support.bucket_twin import BucketTwin, environment
+from support.left_threads import job_threads, left_since
 from support.object_server import ObjectServer
 from support.store_proxy import StoreProxy
 
@@ -48,6 +50,9 @@ FORBIDDEN_WHEN_PURE = frozenset({"ray", "raydp", "pyspark"})
 
 ON_PROCESSES = ("ray", "spark", "chaos")
 """The marks of tests that run real processes."""
+
+WHOLE_JOBS = ("test_local_", "test_feed_", "test_replay", "test_audit")
+"""How the files in this folder begin whose tests run whole jobs in this process, and end them."""
 
 SECOND_TRY = Path(__file__).parent / "second_try.txt"
 
@@ -169,6 +174,17 @@ def pytest_terminal_summary(
     if config.getoption("--second-try"):
         names = ", ".join(report.nodeid for report in reruns) or "none"
         terminalreporter.line(f"second tries needed: {len(reruns)} ({names}); tests/second_try.txt names who may")
+
+
+@pytest.fixture(autouse=True)
+def jobs_end(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test of whole jobs in this process ends them: their threads would go on beside the tests that come after it.
+    Those of a fixture with a wider scope are older than this one, and stay."""
+    before = job_threads()
+    yield
+    path: Path = request.node.path
+    if path.parent == Path(TESTS) and path.name.startswith(WHOLE_JOBS) and (left := left_since(before)):
+        pytest.fail(f"a job was left running (end it: with ps.run_local(...) as job); its threads: {', '.join(left)}")
 
 
 @pytest.fixture(scope="session")

@@ -197,15 +197,16 @@ def test_row_that_is_read_again_after_a_restore_fails_the_job(
     source = Source(split)
     while not stands_amid_a_split(numbers(tmp_path, source), tmp_path / "state"):
         interrupted(numbers(tmp_path, source, 100.0), often(tmp_path / "state"), 2)
-    job = ps.run_local(numbers(tmp_path, source), parallelism=3, checkpoints=tmp_path / "state", audit="content")
-    job.wait_until(lambda status: status.is_over, 60)
-    audit = job.audit()
-    assert audit.sources[0].grade == grade, str(audit)
-    assert audit.gaps == audit.repeats == 0, "counts do not see it"
-    if grade == "wrong":
-        with pytest.raises(AuditError, match="rows were lost, repeated or altered on their way, at rows") as caught:
-            job.wait()
-        assert "other rows than in part-" in str(caught.value)
+    state = tmp_path / "state"
+    with ps.run_local(numbers(tmp_path, source), parallelism=3, checkpoints=state, audit="content") as job:
+        job.wait_until(lambda status: status.is_over, 60)
+        audit = job.audit()
+        assert audit.sources[0].grade == grade, str(audit)
+        assert audit.gaps == audit.repeats == 0, "counts do not see it"
+        if grade == "wrong":
+            with pytest.raises(AuditError, match="rows were lost, repeated or altered on their way, at rows") as caught:
+                job.wait()
+            assert "other rows than in part-" in str(caught.value)
 
 
 def changed(records: pa.RecordBatch) -> pa.RecordBatch:

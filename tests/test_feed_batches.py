@@ -96,8 +96,8 @@ def test_a_batch_is_as_many_rows_as_fit(tokens: int) -> None:
             left = tokens
         expected[-1].append(row)
         left -= cost
-    job = ps.run_local(flow_of({"tokens": tokens}), parallelism=2)
-    assert read_group(job.feed(), 3) == expected
+    with ps.run_local(flow_of({"tokens": tokens}), parallelism=2) as job:
+        assert read_group(job.feed(), 3) == expected
 
 
 def test_rows_that_are_too_long_are_an_error_cut_or_left_out() -> None:

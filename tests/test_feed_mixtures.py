@@ -38,8 +38,7 @@ def batches_of(reader: Any) -> list[Any]:
 def test_run_that_goes_on_from_a_model_has_the_batches_of_one_that_does_not_stop(
     kind: str, at_end: Any, tmp_path: Path
 ) -> None:
-    whole = ps.run_local(flow_of(kind, at_end), parallelism=2)
-    with whole.feed().reader(timeout=60) as reader:
+    with ps.run_local(flow_of(kind, at_end), parallelism=2) as whole, whole.feed().reader(timeout=60) as reader:
         expected = batches_of(reader)
     found, model, cuts = [], None, (len(expected) // 5, len(expected) // 2, len(expected) - 3, None)
     for cut in cuts:

@@ -29,8 +29,7 @@ def numbers(flow, rows=ROWS, splits=SPLITS):
 def epochs_of(shuffle, epochs=2, seed=0):
     flow = ps.Flow("mixing")
     numbers(flow).feed(BATCH, shuffle=shuffle, seed=seed, epochs=epochs)
-    job = ps.run_local(flow, parallelism=2)
-    with job.feed().reader(0, 1) as reader:
+    with ps.run_local(flow, parallelism=2) as job, job.feed().reader(0, 1) as reader:
         return [np.concatenate([records.column(0).to_numpy() for records in reader]) for _ in range(epochs)]
 
 

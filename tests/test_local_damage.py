@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from pathlib import Path
 from random import Random
 
@@ -17,6 +16,7 @@ from penstock.engine.core.errors import DamagedFileError, StorageError
 from penstock.engine.sinks.parquet import ParquetSink
 from penstock.engine.sinks.parquet_committer import ParquetCommitter
 from support.damage import flipped
+from support.left_threads import job_threads, left_since
 
 SPLITS, ROWS = 48, 10
 PATIENCE = 60
@@ -83,12 +83,8 @@ def refusal(folder: Path) -> DamagedFileError | None:
     return None
 
 
-def penstock_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("penstock")}
-
-
 def test_job_whose_output_file_is_cut_ends_and_names_the_file(tmp_path: Path) -> None:
-    before = penstock_threads()
+    before = job_threads()
     checkpoints = ps.Checkpoints(tmp_path / "state", every="40ms", retention="always")
     job = ps.run_local(flow(tmp_path / "out", 400.0), checkpoints=checkpoints)
     job.wait_until(lambda _: any((tmp_path / "out" / "rows").glob("part-*")), PATIENCE)
@@ -99,18 +95,18 @@ def test_job_whose_output_file_is_cut_ends_and_names_the_file(tmp_path: Path) ->
             question()
         assert str(cut) in raised.value.message or str(tmp_path / "out" / "rows") in raised.value.message
     job.shutdown()
-    assert not penstock_threads() - before  # those of earlier tests may end meanwhile
+    assert not left_since(before)
 
 
 def test_job_ends_whatever_its_sinks_say_of_their_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ValueError("the sink of a user cannot tell")
 
-    before = penstock_threads()
+    before = job_threads()
     job = ps.run_local(flow(tmp_path / "out", 400.0))
     job.wait_until(lambda status: status.checkpoints_completed >= 1 or status.state == "running", PATIENCE)
     monkeypatch.setattr(ParquetSink, "visible_rows", broken)
     monkeypatch.setattr(ParquetCommitter, "clean", broken)
     job.shutdown()
-    assert not penstock_threads() - before  # those of earlier tests may end meanwhile
+    assert not left_since(before)
     assert not os.path.exists(job.folder)

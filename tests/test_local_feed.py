@@ -430,6 +430,7 @@ def test_savepoint_behind_the_end_of_the_sources_gives_ranks_what_they_have_not_
         state = reader.state_dict()
         job.wait_until(lambda status: "processed everything" in status.why, 60)
         saved = job.stop(timeout=60)
+        reader.close(0)
     with ps.run_local(flow(), checkpoints=tmp_path / "b", from_snapshot=saved.path) as again:
         late = again.feed().reader(timeout=60)
         late.load_state_dict(state)

@@ -42,7 +42,7 @@ def test_job_moves_to_another_parallelism_by_way_of_its_former_one(tmp_path, mon
     job = ps.run_local(flow_into(out), parallelism=3, checkpoints=kept, rate=4000)
     job.checkpoint(PATIENCE)
     job.cancel()
-    job.wait_until(lambda status: status.is_over, PATIENCE)
+    job.wait(PATIENCE)
     flying = {1: ["something"]}
     monkeypatch.setattr(finalizer, "flights", lambda manifest: flying.get(manifest.checkpoint.generation, []))
     monkeypatch.setattr(moving, "fits", lambda graph, manifest: manifest.parallelism == dict(graph.parallelism))
@@ -60,7 +60,7 @@ def test_job_with_nothing_in_flight_starts_at_once(tmp_path, parallelism):
     job = ps.run_local(flow_into(out), parallelism=3, checkpoints=aligned, rate=4000)
     job.checkpoint(PATIENCE)
     job.cancel()
-    job.wait_until(lambda status: status.is_over, PATIENCE)
+    job.wait(PATIENCE)
     with ps.run_local(flow_into(out), parallelism=parallelism, checkpoints=state) as job:
         job.wait(PATIENCE)
     claims = [entry for entry in read_log_in(str(state), "moves") if isinstance(entry, Claim)]
@@ -97,7 +97,7 @@ def test_rows_in_flight_go_on_in_their_order_after_savepoint_stop_and_another_pa
     job = ps.run_local(flow_into(out), parallelism=2, checkpoints=at("second"), from_snapshot=stopped.path, rate=8000)
     job.checkpoint(PATIENCE)
     job.cancel()
-    job.wait_until(lambda status: status.is_over, PATIENCE)
+    job.wait(PATIENCE)
     with ps.run_local(flow_into(out), parallelism=3, checkpoints=at("second")) as job:
         job.wait(PATIENCE)
     with ps.run_local(flow_into(uncut), parallelism=2, rate=1e9) as job:

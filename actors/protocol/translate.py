@@ -32,7 +32,7 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
             )
             for stage in plan.stages.values()
         ),
-        edges=tuple(JobEdge(each.source, each.target, _PATTERNS[each.pattern], each.id) for each in plan.exchanges),
+        edges=tuple(JobEdge(each.source, each.target, _PATTERNS[each.pattern]) for each in plan.exchanges),
         deterministic=True,  # sources agree on a round in every flow
         lanes=plan.lanes,
         parts=plan.parts,

@@ -44,12 +44,11 @@ class Vertex:
 
 @dataclass(frozen=True, slots=True)
 class JobEdge:
-    """Data flow from one vertex to another. ``name``: the exchange."""
+    """Data flow from one vertex to another: an exchange."""
 
     source: str
     target: str
     pattern: Pattern
-    name: str = ""
 
 
 def pointwise_upstreams(upstream: int, downstream: int, subtask: int) -> range:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
-from support.simulated_model import LANES, Flow, exchange_name
+from support.simulated_model import LANES, Flow
 
 WIDE, NARROW = Pattern.ALL_TO_ALL, Pattern.POINTWISE
 EVEN = (5, 6, 4, 5, 6, 5, 4, 5)
@@ -22,8 +22,7 @@ def _flow(
         Vertex(vertex, number, (vertex,), aligned_sources=ordered and vertex in rows)
         for vertex, number in parallelism.items()
     )
-    named = tuple(JobEdge(*edge, name=exchange_name(edge[0], edge[1])) for edge in edges)
-    graph = ExecutionGraph(vertices, named, deterministic=ordered, lanes=LANES)
+    graph = ExecutionGraph(vertices, tuple(JobEdge(*edge) for edge in edges), deterministic=ordered, lanes=LANES)
     return Flow(name, graph, rows)
 
 
@@ -71,8 +70,8 @@ def fed(p: int, ordered: bool) -> Flow:
     source = Vertex("source", p, ("source",), aligned_sources=ordered)
     vertices = (source, Vertex("map", p, ("map",)), Vertex("feed", 1, ("feed",), paced=True))
     edges = (
-        JobEdge("source", "map", NARROW, exchange_name("source", "map")),
-        JobEdge("map", "feed", WIDE, exchange_name("map", "feed")),
+        JobEdge("source", "map", NARROW),
+        JobEdge("map", "feed", WIDE),
     )
     graph = ExecutionGraph(vertices, edges, deterministic=ordered, lanes=LANES)
     return Flow("fed", graph, {"source": UNEVEN}, "feed")

@@ -152,11 +152,11 @@ def connect(
     outputs: list[tuple[int, TaskId, Channel]] = []
     for number, edge in enumerate(graph.edges):
         s, t = graph.parallelism[edge.source], graph.parallelism[edge.target]
-        wide = edge.pattern is Pattern.ALL_TO_ALL
+        wide, name = edge.pattern is Pattern.ALL_TO_ALL, exchange_name(edge.source, edge.target)
         if edge.target == task.vertex:
             for feeder in range(s) if wide else pointwise_upstreams(s, t, task.subtask):
                 channel = channels.get(number, TaskId(edge.source, feeder), task, attempt)
-                channel.rekey, channel.round, channel.exchange = wide, round, edge.name
+                channel.rekey, channel.round, channel.exchange = wide, round, name
                 inputs.append(channel)
         if edge.source == task.vertex:
             for consumer in (TaskId(edge.target, subtask) for subtask in range(t)):

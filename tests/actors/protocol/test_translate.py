@@ -60,7 +60,7 @@ def test_plan_becomes_a_graph_of_stages(tmp_path: Path) -> None:
     graph = execution_graph(plan_job(gather_flow(tmp_path), 2))
     assert [(vertex.name, vertex.parallelism) for vertex in graph.vertices] == [("memory-1", 2), ("gather-1", 1)]
     assert graph.vertices[0].operators == ("memory-1", "project-1", "filter-1")
-    edge = JobEdge("memory-1", "gather-1", Pattern.ALL_TO_ALL, "gather-1")
+    edge = JobEdge("memory-1", "gather-1", Pattern.ALL_TO_ALL)
     assert graph.edges == (edge,)
     assert graph.deterministic
 
@@ -78,7 +78,7 @@ def test_tasks_of_one_number_are_a_region_where_all_edges_are_forward() -> None:
     flow.from_tables([pa.table({"x": [1]})], name="rows").forward(name="next").collect("found")
     plan = plan_job(flow, 3)
     graph = execution_graph(plan)
-    assert graph.edges == (JobEdge("rows", "next", Pattern.POINTWISE, "next"),)
+    assert graph.edges == (JobEdge("rows", "next", Pattern.POINTWISE),)
     assert graph.regions == tuple((TaskId("rows", number), TaskId("next", number)) for number in range(3))
     assert peers_of(plan, TaskId("next", 1)) == [TaskId("rows", 1)]
 
