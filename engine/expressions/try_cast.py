@@ -21,14 +21,17 @@ def tried(value: Value, type: pa.DataType) -> pc.Expression:
     """The value as ``type``, or null."""
     if value.type == type or pa.types.is_null(value.type):
         return cast_to(value, type).expression
+    from .evaluator import Evaluator
+
     value = plain_text(value)
     if pa.types.is_large_string(value.type):
         value = cast_to(value, pa.string())
     column = Value(pc.field("given"), value.type)
-    cast = _of_text(column, type) if pa.types.is_string(value.type) else [cast_to(column, type).expression]
+    ways = _of_text(column, type) if pa.types.is_string(value.type) else [cast_to(column, type).expression]
+    evaluators = [Evaluator([("cast", way)]) for way in ways]
 
     def kernel(context: Any, given: Any) -> pa.Array:
-        return _cast(whole(given, context.batch_length), cast, type)
+        return _cast(whole(given, context.batch_length), evaluators, type)
 
     return own_call(f"try_cast[{type}]", kernel, [(value.expression, value.type)], type)
 
@@ -43,10 +46,7 @@ def _of_text(column: Value, type: pa.DataType) -> list[pc.Expression]:
     return ways
 
 
-def _cast(column: pa.Array, ways: list[pc.Expression], type: pa.DataType) -> pa.Array:
-    from .evaluator import Evaluator
-
-    evaluators = [Evaluator([("cast", way)]) for way in ways]
+def _cast(column: pa.Array, evaluators: list[Any], type: pa.DataType) -> pa.Array:
     whole_column = _computed(evaluators[0], column)
     if whole_column is not None:
         return whole_column
