@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +15,7 @@ from penstock.actors.client import moving
 from penstock.actors.storage.log import read_log_in
 from penstock.coordinator.checkpoint import finalizer
 from penstock.coordinator.model.manifest import Claim, Manifest
+from penstock.coordinator.restore.stored_channels import flights
 from penstock.engine.core.errors import ConfigurationError
 from penstock.jobs import local_run
 
@@ -103,3 +106,36 @@ def test_rows_in_flight_go_on_in_their_order_after_savepoint_stop_and_another_pa
     with ps.run_local(flow_into(uncut), parallelism=2, rate=1e9) as job:
         job.wait(PATIENCE)
     assert ordered(out) == ordered(uncut)
+
+
+def apart_into(folder, told):
+    def passed_on(batch):
+        told.set()
+        time.sleep(0.0005 * batch.num_rows)
+        return batch
+
+    flow = ps.Flow("moves", lanes=4)
+    parts = [pa.table({"x": range(first, first + 10)}) for first in range(0, 4_000, 10)]
+    rows = flow.from_tables(parts, name="rows").filter("x >= 0").map_batches(passed_on, schema=parts[0].schema)
+    rows.filter("x % 7 <> 0").write_parquet(folder)
+    return flow
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (4, 1)])
+def test_rows_in_flight_of_a_flow_without_exchange_go_with_their_lanes(tmp_path, caplog, before, after):
+    state, out = tmp_path / "state", tmp_path / "out"
+    kept = ps.Checkpoints(state, every=None, retained=9)
+    told = threading.Event()
+    with ps.run_local(apart_into(out, told), parallelism=before, checkpoints=kept) as job:
+        assert told.wait(PATIENCE), "rows are read ahead of the function"
+        job.checkpoint(PATIENCE)
+        job.cancel()
+        job.wait_until(lambda status: status.is_over, PATIENCE)
+    (cut,) = [entry for entry in read_log_in(str(state), "moves") if isinstance(entry, Manifest)]
+    assert sum(handle.rows for handle in flights(cut)) > len(cut.tasks), "rows are in flight, not only places"
+    with caplog.at_level(logging.INFO), ps.run_local(apart_into(out, told), parallelism=after, checkpoints=kept) as job:
+        job.wait(PATIENCE)
+    assert f"goes, lane by lane, to tasks of parallelism {after}" in caplog.text
+    assert len([entry for entry in read_log_in(str(state), "moves") if isinstance(entry, Claim)]) == 2
+    found = [value for part in sorted(out.rglob("*.parquet")) for value in pq.read_table(part).column("x").to_pylist()]
+    assert sorted(found) == [value for value in range(4_000) if value % 7]

@@ -3,8 +3,10 @@
 Rules:
 
 1. What was in flight belongs to the shape of the plan that it was in: to subtasks that were in the middle of something.
-   A checkpoint without anything in flight fits every parallelism.
-2. So the job goes on in its former shape until it has one such checkpoint, placed by agreement on a round of all
+   A checkpoint without anything in flight fits every parallelism. So does one of a flow without exchanges that holds
+   nothing between batches: its lanes take with them what is theirs (``engine/runtime/moved_flight.py``). The log says
+   which way was taken, and why.
+2. Any other job goes on in its former shape until it has one such checkpoint, placed by agreement on a round of all
    sources, and then in the one that is wanted. Its status, its reasons and the log say so meanwhile. It may take long.
 3. What a model goes back to becomes the newest checkpoint before anybody looks at its shape.
 4. Only the parallelism may differ. A flow that has changed is refused, with the remedy, by whoever looks at the
@@ -19,9 +21,10 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from ...coordinator.restore.stored_channels import fits
+from ...coordinator.restore.stored_channels import fits, flights
 from ...engine.core.errors import PenstockError
 from ...engine.plan.plan import JobPlan
+from ...engine.runtime.moved_flight import why_not_moved
 from ..claims.inputs import newest_manifest
 from ..claims.place import Place, Resume
 from ..claims.start import rewind_to_model
@@ -60,9 +63,10 @@ def start_in_shape(
         return begin(plan, place, resume)
     _log.warning(
         "job %s: its newest checkpoint holds what was in flight at parallelism %d; it goes on there until it has one "
-        "with nothing in flight, and then as it is wanted",
+        "with nothing in flight, and then as it is wanted (%s)",
         plan.name,
         former,
+        _why(plan),
     )
     moving = dataclasses.replace(place, settings=dataclasses.replace(place.settings, moves=True))
     try:
@@ -79,7 +83,23 @@ def start_in_shape(
 def _former_parallelism(plan: JobPlan, place: Place, from_snapshot: str | os.PathLike[str] | None) -> int | None:
     """That of the newest checkpoint, if it is another one and does not fit (rule 4)."""
     manifest = newest_manifest(place.folder if place.stays else None, plan.name, from_snapshot)
-    if manifest is None or fits(execution_graph(plan), manifest):
+    if manifest is None:
         return None
-    former = max(manifest.parallelism.values())
-    return None if former == max(plan.parallelism.values()) else former
+    former, wanted = max(manifest.parallelism.values()), max(plan.parallelism.values())
+    if not fits(execution_graph(plan), manifest):
+        return None if former == wanted else former
+    if former != wanted and flights(manifest):
+        _log.info(
+            "job %s: what was in flight at parallelism %d goes, lane by lane, to tasks of parallelism %d: it has no "
+            "exchange, and holds nothing between batches",
+            plan.name,
+            former,
+            wanted,
+        )
+    return None
+
+
+def _why(plan: JobPlan) -> str:
+    """Why what was in flight belongs to a parallelism."""
+    found = (why_not_moved(plan, stage) for stage in plan.stages.values())
+    return next(filter(None, found), "it has other stages now")

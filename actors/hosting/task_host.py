@@ -163,8 +163,8 @@ class TaskFiles:
             tables, parts = snapshots.restored(command.task, command.restored_from, command.attempt, state)
         else:
             tables = snapshots.read(state)
-        flight = snapshots.read_flight(state)
-        return Restored(tables, command.ended, command.finished, flight, command.reweights, parts)
+        flights = snapshots.read_flights(state)
+        return Restored(tables, command.ended, command.finished, flights, command.reweights, parts)
 
     def write(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None:
         """Store a snapshot and report that it is there, or why it is not."""

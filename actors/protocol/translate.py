@@ -13,6 +13,7 @@ from ...engine.core import errors
 from ...engine.core.errors import Domain, PenstockError, unexpected
 from ...engine.core.identity import TaskId
 from ...engine.plan.plan import JobPlan, StagePlan
+from ...engine.runtime.moved_flight import why_not_moved
 
 _PATTERNS = {"all_to_all": Pattern.ALL_TO_ALL, "pointwise": Pattern.POINTWISE}
 
@@ -29,6 +30,7 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
                 stage.paced,
                 _is_fed(plan, stage),
                 aligned_sources=_goes_in_step(plan) and len(_sources(stage)) == 1,
+                is_movable=not why_not_moved(plan, stage),
             )
             for stage in plan.stages.values()
         ),
@@ -44,11 +46,11 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
 
 
 def _shape(plan: JobPlan) -> str:
-    """Of the drivers and what joins them: only in the same shape a task goes on in the middle of what it was doing."""
+    """Of the drivers and what joins them: only in the same shape a task goes on in the middle of what it was doing.
+    How many tasks there are a manifest says beside it."""
     drivers = [
         (
             stage.name,
-            stage.parallelism,
             stage.lanes,
             pipeline.name,
             [(port.kind, port.id) for port in pipeline.ports],

@@ -242,10 +242,15 @@ class SnapshotFiles:
                 tables.setdefault(handle.operator, []).append(self._read(handle))
         return tables
 
-    def read_flight(self, handles: Iterable[StateHandle]) -> Flight | None:
-        """What the task had in flight when it was cut as a whole; None: it was not."""
+    def read_flights(self, handles: Iterable[StateHandle]) -> tuple[Flight, ...]:
+        """What tasks had in flight when they were cut as a whole, as given; none: they were not cut."""
         tables = [self._read(handle) for handle in handles if handle.holds is Holds.FLIGHT]
-        return Flight(tables[0].column("place")[0].as_py(), tuple(tables[1:])) if tables else None
+        found: list[Flight] = []
+        while tables:
+            place, behind = tables[0], 1 + tables[0].column("tables")[0].as_py()
+            found.append(Flight(place.column("place")[0].as_py(), tuple(tables[1:behind])))
+            del tables[:behind]
+        return tuple(found)
 
     def _read(self, handle: StateHandle) -> pa.Table:
         copy = self._copy(handle)
@@ -362,4 +367,5 @@ def _flight_tables(flight: Flight | None) -> tuple[pa.Table, ...]:
     """Where each thing stood comes first, then the rows."""
     if flight is None:
         return ()
-    return (pa.table({"place": pa.array([flight.place], pa.large_binary())}), *flight.tables)
+    place = pa.table({"place": pa.array([flight.place], pa.large_binary()), "tables": [len(flight.tables)]})
+    return (place, *flight.tables)

@@ -31,7 +31,8 @@ class Vertex:
     """A stage: ``parallelism`` equal tasks. ``operators``: the ids under which its state is stored; empty: unknown.
     ``lanes``: into how many lanes it is divided; 0: as the graph's. ``paced``: it takes no more rows than somebody
     outside the job reads (a feed). ``takes_splits``: it has sources that the caller adds split sets to.
-    ``aligned_sources``: each of its tasks reads one source, by whole rounds, so it can be held for others."""
+    ``aligned_sources``: each of its tasks reads one source, by whole rounds, so it can be held for others.
+    ``is_movable``: what its tasks are in the middle of can be handed, by lane, to any other number of them."""
 
     name: str
     parallelism: int
@@ -40,6 +41,7 @@ class Vertex:
     paced: bool = False
     takes_splits: bool = False
     aligned_sources: bool = False
+    is_movable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ class ExecutionGraph:
     order lanes state is divided, subtasks owning contiguous ranges of them (:func:`owned_lanes`); 0: not said.
     ``parts``: into how many the flow divides rows by key, or in turn; 0: not said. ``broadcasts``: the joins by key
     whose right side is broadcast instead. ``cuts``: its tasks cut as a whole, wherever they stand, if they are told to.
-    ``shape``: unlike that of any other plan whose tasks could not go on in the middle of what these were doing.
+    ``shape``: unlike that of any other plan whose tasks could not go on in the middle of what these were doing, at the
+    same parallelism.
     ``round_rows``: rows of a lane's round; 0: not said.
     """
 
@@ -126,6 +129,11 @@ class ExecutionGraph:
     def operators(self) -> Mapping[str, tuple[str, ...]]:
         """Vertex name to its operators."""
         return {vertex.name: vertex.operators for vertex in self.vertices}
+
+    @cached_property
+    def movable(self) -> frozenset[str]:
+        """The vertices whose tasks can go on, in another number, in the middle of what they were doing."""
+        return frozenset(vertex.name for vertex in self.vertices if vertex.is_movable)
 
     @cached_property
     def paced(self) -> tuple[str, ...]:

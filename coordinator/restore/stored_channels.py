@@ -1,8 +1,9 @@
 """What tasks were in the middle of at a checkpoint, and who goes on with it.
 
 A flight (``Holds.FLIGHT``) is what one subtask was in the middle of when it cut as a whole. It goes to that subtask,
-and only in a plan of that shape: :func:`fits`. Another shape is reached by way of an aligned checkpoint, which holds
-none (``actors/client/moving.py``); what nobody can read is refused before anything is deployed.
+and only in a plan of that shape: :func:`fits`. Of stages that can be moved (``Vertex.is_movable``) it goes, at another
+parallelism, to the subtasks that have its lanes. Any other shape is reached by way of an aligned checkpoint, which
+holds none (``actors/client/moving.py``); what nobody can read is refused before anything is deployed.
 """
 
 from __future__ import annotations
@@ -36,5 +37,9 @@ def flights(manifest: Manifest) -> list[StateHandle]:
 
 def fits(graph: ExecutionGraph, manifest: Manifest) -> bool:
     """Whether tasks of the graph can go on in the middle of what the manifest's were doing."""
-    same = manifest.shape == graph.shape and manifest.parallelism == dict(graph.parallelism)
-    return same or not flights(manifest)
+    if not flights(manifest):
+        return True
+    return manifest.shape == graph.shape and all(
+        vertex in graph.movable or manifest.parallelism.get(vertex) == size
+        for vertex, size in graph.parallelism.items()
+    )

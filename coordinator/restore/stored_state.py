@@ -13,12 +13,13 @@ Rules:
    first own checkpoint needs nothing of the snapshot. Not so a feed: it has finished when its ranks say so.
 5. Operators that had finished in a task are not run again there, nor, at another parallelism, for that task's lanes.
    They are found as files are.
-6. What a task was in the middle of goes to that task (``stored_channels.py``).
+6. What a task was in the middle of goes to that task, or, at another parallelism, to those that have its lanes
+   (``stored_channels.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...engine.core.identity import EndedLanes, StateHandle, TaskId
@@ -130,7 +131,13 @@ class StoredState:
             files = self._files.get(key)
             if files is not None:
                 found += self._chosen(files, task, self._old.get(self._vertex[key], len(files)))
-        return (*found, *self._flights.get(task, ()))
+        return (*found, *self._in_flight(task))
+
+    def _in_flight(self, task: TaskId) -> Iterator[StateHandle]:
+        old = self._old.get(task.vertex, 0)
+        mine = self._former(task, old) if old and task.vertex in self._graph.movable else None
+        for subtask in (task.subtask,) if mine is None else mine:
+            yield from self._flights.get(TaskId(task.vertex, subtask), ())
 
     def _chosen(self, files: Mapping[int, list[StateHandle]], task: TaskId, old: int) -> list[StateHandle]:
         mine = self._former(task, old)

@@ -62,8 +62,12 @@ class DriverPlace(msgspec.Struct, frozen=True):
     dealt: dict[int, bytes]
 
 
-TaskPlace = dict[str, DriverPlace]
-"""By the driver's name."""
+class TaskPlace(msgspec.Struct, frozen=True):
+    """A task that had ``lanes``, from the first up to, but not including, the second: its drivers, by name."""
+
+    lanes: tuple[int, int]
+    drivers: dict[str, DriverPlace]
+
 
 PLACES: msgspec.msgpack.Decoder[TaskPlace] = msgspec.msgpack.Decoder(TaskPlace)
 

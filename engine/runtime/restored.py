@@ -14,15 +14,15 @@ from ..state.change_log import StatePart
 
 class Restored(msgspec.Struct, frozen=True):
     """``tables``: state by operator, of the whole vertex; ``ended``: for which lanes operators had finished;
-    ``finished``: all of them had, in all tasks of the vertex, and their state is carried on by others. ``flight``: what
-    this very subtask had in flight when it was cut as a whole (None: it was not; then nothing else says where its
-    drivers stood). ``reweights``: what the log says of mixtures. ``parts``: those of the tables, where the job still
-    has them."""
+    ``finished``: all of them had, in all tasks of the vertex, and their state is carried on by others. ``flights``:
+    what this very subtask had in flight when it was cut as a whole, or, at another parallelism, what those had whose
+    lanes it has now (``moved_flight``); none: they were not cut, and nothing else says where drivers stood.
+    ``reweights``: what the log says of mixtures. ``parts``: those of the tables, where the job still has them."""
 
     tables: Mapping[str, pa.Table] = msgspec.field(default_factory=dict)
     ended: tuple[EndedLanes, ...] = ()
     finished: bool = False
-    flight: Flight | None = None
+    flights: tuple[Flight, ...] = ()
     reweights: tuple[Reweight, ...] = ()
     parts: Mapping[str, tuple[StatePart, ...]] = msgspec.field(default_factory=dict)
 

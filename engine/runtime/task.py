@@ -334,6 +334,7 @@ class Task:
             self._keep,
             self._cut_failed,
             clock=time.monotonic,
+            lanes=plan.stages[task.vertex].lanes_of(task.subtask),
         )
         finished = isinstance(restored, Restored) and restored.finished
         self._checkpoints = TaskCheckpoints(len(self.drivers), finished=finished)

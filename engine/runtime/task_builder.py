@@ -25,7 +25,7 @@ from ..core.source import Condition
 from ..core.traits import traits_of
 from ..core.user_code import is_users_object
 from ..exchange.channels import ChannelId, Frame, InputChannel, OutputChannel, ResultPartition, Upstream
-from ..exchange.flight import FlightReader
+from ..exchange.flight import Flight, FlightReader
 from ..exchange.input_gate import ArrivalInputGate, GateInput, InputGate, SpoolingInputGate, UnorderedInputGate
 from ..exchange.result_partition import result_partition_of
 from ..expressions.kernel_calls import columns_read
@@ -56,6 +56,7 @@ from .chain_flight import OperatorPlace
 from .checkpointing import DriverHost, WindowedCheckpointing
 from .driver import Driver, DriverSchemas
 from .key_meetings import KeyMeeting, KeyMeetings, Listener
+from .moved_flight import moved
 from .operator_chain import (
     Division,
     EndedOperator,
@@ -66,7 +67,7 @@ from .operator_chain import (
     operator_context,
 )
 from .part_sizes import PartSizes
-from .places import PLACES, put_back
+from .places import PLACES, DriverPlace, put_back
 from .restored import Restored
 
 
@@ -237,11 +238,26 @@ class _Builder:
         self.meetings: KeyMeetings | None = None
         self._own_meetings = KeyMeetings()
         self._built: list[OperatorInstance] = []
-        flight = restored.flight
+        #: what the task goes on with that was in flight, if it was cut as a whole, or those were whose lanes it has
+        self._flight: Flight | None = None
+        self._is_moved = False
         #: where the drivers stood at the cut that the task is restored from
-        self._places = {} if flight is None else PLACES.decode(flight.place)
+        self._places: Mapping[str, DriverPlace] = {}
+
+    def _take_flight(self, flights: Sequence[Flight]) -> None:
+        """Go on with what was in flight: as it stood, or, if other lanes were cut than the task's, with their part."""
+        found, lanes = PLACES.decode(flights[0].place), (self._lanes.start, self._lanes.stop)
+        self._flight, self._is_moved = flights[0], len(flights) > 1 or found.lanes != lanes
+        if self._is_moved:
+            self._flight, left = moved(flights, self._lanes)
+            found = PLACES.decode(self._flight.place)
+            self._parts.opening += left
+        self._places = found.drivers
+        self._parts.opening += 1
 
     def build(self) -> TaskParts:
+        if self._restored.flights:
+            self._take_flight(self._restored.flights)
         for pipeline in self._stage.pipelines:
             for output in pipeline.outputs:
                 if output.kind == "local":
@@ -249,7 +265,6 @@ class _Builder:
                     self._parts.joints.append(self._edges[output.id])
         for pipeline in self._stage.pipelines:
             self._parts.drivers.insert(0, self._driver(pipeline))
-        self._parts.opening += self._restored.flight is not None
         for parts in self._restored.parts.values():
             let_go(parts)
         return self._parts
@@ -283,8 +298,8 @@ class _Builder:
         if self.more_splits:
             driver.checkpointing = WindowedCheckpointing(driver)
         background.driver = driver
-        if place is not None and self._restored.flight is not None:
-            reader = FlightReader(self._restored.flight.tables)
+        if place is not None and self._flight is not None:
+            reader = FlightReader(self._flight.tables)
             put_back(driver, place, reader)
             self._parts.opening += reader.rows
         self._register(driver, pipeline, feeds, [channel for partition in partitions for channel in partition.channels])
@@ -372,7 +387,7 @@ class _Builder:
             return [self._input(exchange, TaskId(exchange.source, subtask)) for subtask in producers]
         source = self._plan.sources[port.id]
         state = self._state(port.id)
-        if self._restored.flight is None:
+        if self._flight is None or self._is_moved:
             state = saying_its_end(state)
         return [
             SplitReader(
@@ -498,7 +513,7 @@ class _Builder:
             return table
         lane = pc.field(LANE)
         shared = lane == EVERYWHERE
-        if self._restored.flight is not None and "copy" in table.schema.names:
+        if self._flight is not None and "copy" in table.schema.names:
             shared &= pc.field("copy") == self._task.subtask  # others were cut elsewhere in the same rows
         mine = table.filter(((lane >= self._lanes.start) & (lane < self._lanes.stop)) | shared)
         return mine if mine.num_rows else None

@@ -125,9 +125,11 @@ class TaskCutting:
         keep: Callable[[CheckpointId, list[Committable]], None],
         failed: Callable[[BaseException], None],
         clock: Callable[[], float],
+        lanes: range,
     ) -> None:
         self._drivers, self._outputs, self._query = drivers, outputs, query
         self._told, self._keep, self._failed, self._clock = told, keep, failed, clock
+        self._lanes = lanes
         self._places = {
             feed: (driver, number)
             for driver in drivers
@@ -364,11 +366,12 @@ class TaskCutting:
 
     def _tell(self, found: _OpenCut) -> None:
         """Everything of a cut is there."""
-        places: TaskPlace = {}
+        places: dict[str, DriverPlace] = {}
         snapshots: dict[str, DriverSnapshot] = {}
         for cut in found.drivers.values():
             name = cut.driver.name
             places[name] = with_recorded(cut.place, cut.recorded, cut.driver.schemas.ports, found.writer)
             snapshots[name] = cut.snapshot(found)
-        flight = Flight(msgspec.msgpack.encode(places), found.writer.tables())
+        place = TaskPlace((self._lanes.start, self._lanes.stop), places)
+        flight = Flight(msgspec.msgpack.encode(place), found.writer.tables())
         self._told(found.barrier.checkpoint, snapshots, flight, found.pause)

@@ -231,7 +231,7 @@ class CutRuns:
             {operator: pa.concat_tables(found, promote_options="default") for operator, found in tables.items()},
             ended=tuple(lanes for each in of_vertex.values() for lanes in each.ended),
             finished=bool(of_vertex) and all(each in self._finished_then for each in of_vertex),
-            flight=None if mine is None or is_over else mine.flight,
+            flights=() if mine is None or is_over or mine.flight is None else (mine.flight,),
         )
 
 

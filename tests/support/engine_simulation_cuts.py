@@ -3,7 +3,8 @@
 A cut comes whenever the coordinator's clock says so: in the middle of rounds, of what an operator emits, of ends that
 are on their way, also while messages of an earlier one still are. What is in flight belongs to the task that had it, so
 a job that is to go on at another parallelism goes on as it was, until it has a checkpoint with nothing in flight
-(``actors/client/moving.py``). Rows, and their order, are those of a run that was never cut.
+(``actors/client/moving.py``), unless it has no exchange: then lanes take it with them. Rows, and their order, are those
+of a run that was never cut.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from penstock.actors.protocol.translate import execution_graph
 from penstock.coordinator.model import events
 from penstock.coordinator.model.commands import DeployTask
 from penstock.coordinator.model.events import Event, Failure
-from penstock.coordinator.restore.stored_channels import fits
+from penstock.coordinator.restore.stored_channels import fits, flights
 from penstock.engine.core.identity import Holds
 from support.engine_simulation import FAULTS, INLINE, SETTINGS, EngineSimulation, Faults, Sizes
 from support.engine_simulation_runs import check
@@ -34,6 +35,8 @@ class CutSimulation(EngineSimulation):
         moves = newest is not None and not fits(execution_graph(wanted), newest)
         self._settings = replace(self._settings, moves=moves)
         self.seen |= {"moves"} if moves else set()
+        if newest is not None and not moves and flights(newest) and newest.parallelism != wanted.parallelism:
+            self.seen.add("moves in the middle")
         self._start_processes(self._plan_for(max(newest.parallelism.values())) if moves and newest else wanted)
 
     def _is_excused(self, failure: Failure) -> bool:
@@ -62,6 +65,17 @@ def varied(seed: int, faults: Faults = FAULTS, shape: int | None = None) -> CutS
     sizes = replace(sizes, inline=draw.choice(INLINE))
     shape = seed % len(SHAPES) if shape is None else shape
     return CutSimulation(seed, shape, parallelism, replace(faults, patience=patience), settings, sizes)
+
+
+MOVES = Faults(30, restart_job=0.012, cancel=0.002, packet=0.0, commit=0.0)
+"""The job is often started again."""
+
+
+def simulate_moves(seed: int, shape: int) -> EngineSimulation:
+    """One run, checked, every start at a parallelism drawn anew."""
+    run = varied(seed, MOVES, shape)
+    run._parallelism = tuple(range(1, WIDEST + 1))
+    return check(run.run(), shape)
 
 
 def simulate(seed: int, shape: int | None = None, faults: Faults = FAULTS) -> EngineSimulation:

@@ -10,10 +10,11 @@ from penstock.engine.planner.pipelines import plan_job
 from support.engine_simulation_flows import JOB, LANES, PLAIN, QUOTA, Disk
 from support.exchange_flows import EXCHANGES, FORWARDS
 from support.join_flows import JOINS
+from support.moved_flows import MOVED
 from support.sequence_flows import SEQUENCES
 from support.trailer_flows import TRAILERS
 
-SHAPES = (*PLAIN, *EXCHANGES, *SEQUENCES, *TRAILERS, *FORWARDS, *JOINS)
+SHAPES = (*PLAIN, *EXCHANGES, *SEQUENCES, *TRAILERS, *FORWARDS, *JOINS, *MOVED)
 DRAWN = len(PLAIN) + len(EXCHANGES)
 """Seeds draw among so many; those behind them have tests of their own, so that seeds keep their shapes."""
 

@@ -65,12 +65,24 @@ def test_plan_becomes_a_graph_of_stages(tmp_path: Path) -> None:
     assert graph.deterministic
 
 
-def test_another_parallelism_is_another_shape(tmp_path: Path) -> None:
+def test_other_drivers_are_another_shape_and_another_parallelism_is_not(tmp_path: Path) -> None:
     plans = [
         plan_job(gather_flow(tmp_path), parallelism, threads=threads) for parallelism in (1, 2) for threads in (1, 4)
     ]
-    shapes = [execution_graph(plan).shape for plan in plans]
-    assert shapes[0] == shapes[1] != shapes[2] == shapes[3]
+    assert len({execution_graph(plan).shape for plan in plans}) == 1, "how many tasks there are is said beside it"
+    flow = Flow("other")
+    flow.from_tables([pa.table({"x": [1]})], name="rows").collect("found")
+    assert execution_graph(plan_job(flow, 2)).shape != execution_graph(plans[-1]).shape
+
+
+def test_only_a_stage_without_an_exchange_that_holds_nothing_is_moved_in_the_middle(tmp_path: Path) -> None:
+    assert not execution_graph(plan_job(gather_flow(tmp_path), 2)).movable
+    flow = Flow("apart")
+    rows = flow.from_tables([pa.table({"x": [1]})], name="rows")
+    rows.filter("x > 0").write_parquet(tmp_path / "out", name="written")
+    other = flow.from_tables([pa.table({"x": [1]})], name="other")
+    other.stream_aggregate(by=["x"], n="count").collect("groups")
+    assert execution_graph(plan_job(flow, 2)).movable == {"rows"}
 
 
 def test_tasks_of_one_number_are_a_region_where_all_edges_are_forward() -> None:

@@ -73,7 +73,7 @@ def state_file(folder: Path) -> Stored:
 def flight_file(folder: Path) -> Stored:
     files = SnapshotFiles(str(folder), JOB, inline=0)
     (handle,) = files.write(TASK, CHECKPOINT, ATTEMPT, {}, Flight(b"where each thing stood"))
-    return Stored(folder / handle.location, handle.location, lambda: files.read_flight([handle]), True)
+    return Stored(folder / handle.location, handle.location, lambda: files.read_flights([handle]), True)
 
 
 def savepoint_order(folder: Path) -> tuple[StateHandle, StoreSavepoint]:

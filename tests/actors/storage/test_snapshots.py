@@ -85,7 +85,7 @@ def test_task_writes_one_file_whatever_is_new(snapshots: SnapshotFiles, tmp_path
     assert [handle.offset % 64 for handle in handles] == [0] * 4
     assert handles[-1].offset + handles[-1].bytes == path.stat().st_size
     assert snapshots.read(handles) == {"read": lanes(1, 2), "count": lanes(5)}
-    assert snapshots.read_flight(handles) == flight
+    assert snapshots.read_flights(handles) == (flight,)
     read_alone = pa.ipc.open_file(path.read_bytes()[handles[1].offset :][: handles[1].bytes]).read_all()
     assert read_alone == lanes(5)
 
@@ -95,9 +95,9 @@ def test_task_writes_one_file_whatever_is_new(snapshots: SnapshotFiles, tmp_path
 def test_flight_comes_back(tmp_path: Path, inline: int, tables: tuple[pa.Table, ...]) -> None:
     snapshots = SnapshotFiles(str(tmp_path), "delays", inline)
     handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1)}, Flight(b"\x00place", tables))
-    assert snapshots.read_flight(handles) == Flight(b"\x00place", tables)
+    assert snapshots.read_flights(handles) == (Flight(b"\x00place", tables),)
     assert snapshots.read(handles) == {"read": lanes(1)}
-    assert snapshots.read_flight(snapshots.write(TASK, SECOND, ATTEMPT, {"read": lanes(1)})) is None
+    assert snapshots.read_flights(snapshots.write(TASK, SECOND, ATTEMPT, {"read": lanes(1)})) == ()
     assert len(files_below(tmp_path)) == (2 if inline == 0 else 0)
 
 
@@ -107,7 +107,7 @@ def test_little_state_needs_no_file(tmp_path: Path) -> None:
     handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1, 2), "count": lanes(5)}, flight)
     assert not files_below(tmp_path)
     assert snapshots.read(handles) == {"read": lanes(1, 2), "count": lanes(5)}
-    assert snapshots.read_flight(handles) == flight
+    assert snapshots.read_flights(handles) == (flight,)
     assert sum(len(handle.inline) for handle in handles) <= INLINE_BYTES
     snapshots.delete(handles)
     snapshots.completed(TASK, FIRST)

@@ -64,7 +64,7 @@ class Cutting(TaskCutting):
     def __init__(self, *drivers: Standing) -> None:
         self.taken: list[int] = []
         self.query = Query()
-        super().__init__(drivers, (), self.query, None, None, self._raise, float)  # type: ignore[arg-type]
+        super().__init__(drivers, (), self.query, None, None, self._raise, float, range(4))  # type: ignore[arg-type]
 
     def _raise(self, error: BaseException) -> None:
         raise error
