@@ -104,7 +104,7 @@ def test_job_that_starts_from_a_snapshot_names_those_that_it_goes_on_from_for_ev
     lineage = ("grandparent", "parent")
     driver = driver_of(snapshot=Snapshot(manifest, "elsewhere", ClaimMode.NO_CLAIM))
     (order,) = driver.claim()
-    assert order == TakeOutputs(JobIdentity(OURS, 1, "me", lineage), ("me",), manifest, "elsewhere")
+    assert order == TakeOutputs(JobIdentity(OURS, 3, "me", lineage), ("me",), manifest, "elsewhere")
     heir = driver_of(log=driver.log, owner="heir")  # started without the snapshot
     heir.claim()
     assert [entry.ancestors for entry in driver.log if isinstance(entry, Claim)] == [lineage, lineage]
