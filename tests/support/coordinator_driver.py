@@ -19,7 +19,7 @@ SOURCE, SINK = TaskId("source", 0), TaskId("sink", 0)
 
 def two_stages(deterministic: bool = False) -> ExecutionGraph:
     """One source that feeds one sink."""
-    edge = JobEdge("source", "sink", Pattern.ALL_TO_ALL, "gather-1")
+    edge = JobEdge("source", "sink", Pattern.ALL_TO_ALL)
     return ExecutionGraph((Vertex("source", 1), Vertex("sink", 1)), (edge,), deterministic)
 
 

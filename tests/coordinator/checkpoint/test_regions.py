@@ -33,7 +33,7 @@ CUTS = [CheckpointId(1, number) for number in range(9)]
 
 def two_regions(other: Vertex | None = None) -> ExecutionGraph:
     """A source that feeds a sink, and beside them a task that is both."""
-    edge = JobEdge("source", "sink", Pattern.ALL_TO_ALL, "gather-1")
+    edge = JobEdge("source", "sink", Pattern.ALL_TO_ALL)
     vertices = (Vertex("source", 1, ("source",)), Vertex("sink", 1, ("sink",)))
     return ExecutionGraph((*vertices, other or Vertex("other", 1, ("other",))), (edge,))
 

@@ -29,7 +29,7 @@ OTHER = Reweight("mix", 60, ((1, 0.0),), "second")
 
 
 def graph() -> ExecutionGraph:
-    edge = JobEdge("source", "sink", Pattern.ALL_TO_ALL, "gather-1")
+    edge = JobEdge("source", "sink", Pattern.ALL_TO_ALL)
     return ExecutionGraph((Vertex("source", 1), Vertex("sink", 1, operators=("mix", "feed"))), (edge,), True)
 
 
