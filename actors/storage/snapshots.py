@@ -36,6 +36,7 @@ from pyarrow import ipc
 
 from ...engine.core.errors import StorageError
 from ...engine.core.identity import Attempt, CheckpointId, Holds, StateHandle, TaskId
+from ...engine.core.union_buffers import whole_union_table
 from ...engine.exchange.flight import Flight
 from ...engine.files.durable import make_folder
 from ...engine.files.paths import absolute, resolve, safe_name, storage_error
@@ -261,7 +262,7 @@ class SnapshotFiles:
             self._copies.fetched(handle, data)
         try:
             with ipc.open_file(data) as reader:
-                return reader.read_all()
+                return whole_union_table(reader.read_all())
         except (OSError, pa.ArrowInvalid) as error:
             raise unreadable(place, error, GO_ON) from error
 

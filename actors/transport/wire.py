@@ -22,6 +22,7 @@ import pyarrow as pa
 from ...engine.core.elements import Batch, Element, Tag
 from ...engine.core.errors import InternalError
 from ...engine.core.identity import Attempt, Tally
+from ...engine.core.union_buffers import whole_unions
 from ...engine.exchange.channels import ChannelId, Frame, Grant, Upstream
 from .frames import GarbageError, bytes_of, head_of
 
@@ -196,7 +197,7 @@ class BatchReader:
         elif self._reader is None:
             raise pa.ArrowInvalid("a batch came before its schema")
         try:
-            return self._reader.read_next_batch()
+            return whole_unions(self._reader.read_next_batch())
         finally:
             self._source.end()
 

@@ -28,6 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..core.errors import InternalError, StorageError
+from ..core.union_buffers import whole_unions
 from .write_behind import WriteBehind
 
 # ------------------------------------------------------------------ spill folders
@@ -169,7 +170,7 @@ class ArrowSpillFile:
             while True:
                 with disk_error_context("read what was spilled to", self.path, self._operator):
                     try:
-                        records = batches.read_next_batch()
+                        records = whole_unions(batches.read_next_batch())
                     except StopIteration:
                         return
                 yield records

@@ -23,7 +23,7 @@ from penstock.coordinator.model.kinds import ClaimMode
 from penstock.coordinator.model.manifest import Manifest, TaskState, decode, encode
 from penstock.coordinator.model.settings import Settings
 from penstock.coordinator.restore.stored_state import Snapshot
-from penstock.engine.core.identity import StateHandle, TaskId
+from penstock.engine.core.identity import CheckpointId, StateHandle, TaskId
 from support.coordinator_driver import (
     A1,
     A2,
@@ -53,7 +53,7 @@ def snapshot(mode: ClaimMode = ClaimMode.NO_CLAIM, **changes: object) -> Snapsho
 
 
 def test_job_puts_the_snapshot_into_its_log_before_it_deploys_anything_from_it() -> None:
-    found = snapshot()
+    found, imported = snapshot(), CheckpointId(2, 1)  # generations count on
     driver = CoordinatorDriver(settings=QUIET, snapshot=found)
     (claim,) = driver.read_log()
     (order,) = driver.stored(claim)
@@ -63,8 +63,8 @@ def test_job_puts_the_snapshot_into_its_log_before_it_deploys_anything_from_it()
     deployed = [one for one in driver.stored(order) if isinstance(one, DeployTask)]
     files = {state.task: state.state for state in found.manifest.tasks}
     assert {one.task: one.state for one in deployed} == files
-    assert {(one.root, one.restored_from) for one in deployed} == {("moved/here", FIRST)}
-    assert driver.core.status().restored_from == FIRST
+    assert {(one.root, one.restored_from) for one in deployed} == {("moved/here", imported)}
+    assert driver.core.status().restored_from == imported
 
 
 def test_import_that_cannot_be_written_is_tried_again_and_nothing_is_deployed_without_it() -> None:
