@@ -81,8 +81,9 @@ ENGINE = (
     ("operators.rowwise", "operators.aggregate", "operators.join", "operators.sequence"),
     ("operators",),
     ("indexes", "planner"),
-    ("flow", "lineage", "runtime"),
+    ("lineage", "runtime"),
     ("local",),
+    ("flow",),
 )
 COORDINATOR = (("model",), ("log", "restore"), ("state",), ("checkpoint",), ("job",), ("machine",))
 ACTORS = (
@@ -117,6 +118,7 @@ ALONE = {
         engine.expressions.fluent.Expression.dt engine.expressions.fluent.Expression.is_between
         engine.expressions.fluent.Expression.is_distinct_from engine.expressions.fluent.Expression.std
         engine.expressions.fluent.Expression.var
+        engine.flow.looking.Looking.to_arrow
         engine.expressions.namespaces.TextNamespace.json_path_match
         engine.expressions.namespaces.TextNamespace.replace_regex
         engine.expressions.namespaces.TimeNamespace.ordinal_day

@@ -194,6 +194,7 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "Stream.feed": method(stream, "feed", batch_size=2),
         "Stream.filter": method(stream, "filter", predicate="v > 1"),
         "Stream.gather": method(stream, "gather"),
+        "Stream.head": method(stream, "head", n=2),
         "Stream.hash_join": method(stream, "hash_join", other=other_of, on=["k"]),
         "Stream.limit": method(stream, "limit", count=2),
         "Stream.lookup_join": method(stream, "lookup_join", index=ps.index.memory(TABLE, key="v"), on="v"),
@@ -213,9 +214,11 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "Stream.group_by": method(stream, "group_by", by=("k",)),
         "Stream.rename": method(stream, "rename", columns={"v": "w"}),
         "Stream.select": method(stream, "select", columns=("k",)),
+        "Stream.show": method(stream, "show", n=2),
         "Stream.shuffle": method(stream, "shuffle", window=2),
         "Stream.sort": method(stream, "sort", keys=("v",)),
         "Stream.stream_aggregate": method(stream, "stream_aggregate", by=["k"], n="count"),
+        "Stream.take": method(stream, "take", n=2),
         "Stream.top_n": method(stream, "top_n", count=2, keys=("v",)),
         "Stream.union": method(stream, "union"),
         "Stream.unnest": method(stream, "unnest", columns=("l",)),
@@ -301,7 +304,7 @@ INNER = {
     *(
         f"Flow.{name}"
         for name in (
-            *("ask", "asked", "fingerprint", "free", "node", "placement", "put"),
+            *("ask", "asked", "fingerprint", "free", "leading_to", "node", "placement", "put"),
             *("with_broadcasts", "with_nodes", "with_parts_of", "with_rounds_of", "without"),
         )
     ),

@@ -94,6 +94,7 @@ from ..state.memory import DEFAULT_BUDGET
 from .batch_rules import BatchRules, Buckets
 from .handoff import open_outer
 from .index import Between, Index, InList
+from .looking import Looking
 from .shaping import FLUSH, AtBarrier, Shaping, named
 from .shuffling import AskedShuffle, ShuffleOptions, operator_of
 
@@ -327,8 +328,10 @@ class Flow(Graph):
         return explain(plan_job(self, parallelism, memory_budget=memory_budget), runtime)
 
 
-class Stream(Shaping):
+class Stream(Shaping, Looking):
     """The rows that one node of a flow gives. Streams are values: a method gives a new one and changes nothing."""
+
+    flow: Flow
 
     def __init__(self, flow: Flow, id: str) -> None:
         self.flow = flow

@@ -14,32 +14,64 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import pyarrow as pa
 
 from ..core.errors import ConfigurationError, FlowError, PenstockError
 from ..core.source import Split
-from ..flow.flow import Stream
+from ..plan.partitioning import Gather
 from ..plan.plan import JobPlan
 from ..plan.split_places import places
+from ..planner.graph import Graph, Node
 from ..planner.pipelines import plan_job
 from ..runtime.task import Task
 from ..sinks.output import OutputSink
 from ..sources.given import NewSplit, split_of
 
 
-def plan_stream(stream: Stream, sink: OutputSink, parallelism: int) -> JobPlan:
+class StreamLike(Protocol):
+    """What a task wants of a ``ps.Stream``."""
+
+    @property
+    def flow(self) -> Graph:
+        """The flow that it is of."""
+
+    @property
+    def id(self) -> str:
+        """The node that gives its rows."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of its rows."""
+
+
+def plan_stream(stream: StreamLike, sink: OutputSink, parallelism: int) -> JobPlan:
     """The plan of the flow that ends in ``stream``, with its rows in one place, and sources that have no splits yet.
 
     The flow itself stays as it is. Raises FlowError if it has sinks.
     """
-    flow = stream.flow.copy()
-    if any(node.schema is None for node in flow.nodes):
+    if any(node.schema is None for node in stream.flow.nodes):
         raise FlowError("a task gives out its rows itself", "build it from a flow without sinks")
-    exit = Stream(flow, stream.id)
-    flow.attach(sink, exit if exit.is_gathered or parallelism == 1 else exit.gather(), name="output")
+    flow = _ending_in(stream, sink, in_order=parallelism > 1)
     plan = plan_job(flow, parallelism, rate=0.0, prune=False, fused=True)
     return replace(plan, sources={id: replace(source, splits=()) for id, source in plan.sources.items()})
+
+
+def plan_look(stream: StreamLike, sink: OutputSink) -> JobPlan:
+    """The plan of what ``stream`` needs and no more, with the splits that its sources have: as in a job, but no source
+    is paced. What else the flow has, its sinks above all, is left out."""
+    return plan_job(_ending_in(stream, sink, in_order=True), 1, rate=0.0, fused=True)
+
+
+def _ending_in(stream: StreamLike, sink: OutputSink, *, in_order: bool) -> Graph:
+    """A flow like that of ``stream``, whose only sink gets its rows. ``in_order``: in one subtask, by their tags."""
+    flow, exit = stream.flow.leading_to(stream.id), stream.id
+    if in_order and flow.placement(exit).place != "one":
+        flow.put(Node(flow.free("gather"), Gather(), (exit,), stream.schema))
+        exit = flow.nodes[-1].id
+    flow.put(Node(flow.free("output"), sink, (exit,), None))
+    return flow
 
 
 class PlanInputs:

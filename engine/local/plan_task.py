@@ -43,7 +43,7 @@ from ..core.errors import ConfigurationError, InternalError, PenstockError, fres
 from ..core.futures import wait_for
 from ..core.identity import CheckpointId
 from ..core.user_code import on_callers_thread
-from ..flow.flow import Stream
+from ..plan.plan import JobPlan
 from ..runtime.statistics import TaskStatistics, WindowStatistics
 from ..runtime.task import Task
 from ..scheduler.pool import PoolScheduler, shared_pool
@@ -51,7 +51,7 @@ from ..scheduler.protocol import Scheduler, Share, WaitReason
 from ..scheduler.serial import SerialScheduler
 from ..sinks.output import OutputSink
 from ..sources.given import NewSplit
-from .plan_inputs import PlanInputs, plan_stream
+from .plan_inputs import PlanInputs, StreamLike, plan_look, plan_stream
 from .plan_output import OUTPUT_BATCHES, SERIAL_BATCHES, PlanOutput
 from .reading import reading
 from .running_plan import OVER, PlanState, RunningPlan
@@ -60,10 +60,13 @@ from .running_plan import OVER, PlanState, RunningPlan
 class PlanTask:
     """Runs the flow that ends in ``stream``. Its sources get their splits from ``add_split`` alone. See the module."""
 
+    #: whether its sources get splits from outside
+    _fed = True
+
     @checked()
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamLike,
         *,
         degree: Threads = 0,
         parallelism: Parallelism = 1,
@@ -76,15 +79,15 @@ class PlanTask:
         share = Share(group, weight, timeout, degree or None)
         self.schema = stream.schema
         self._output = PlanOutput(OUTPUT_BATCHES if degree or scheduler is not None else SERIAL_BATCHES)
-        plan = plan_stream(stream, OutputSink(self._output.put, self._output.has_room), parallelism)
+        plan = self._planned(stream, OutputSink(self._output.put, self._output.has_room), parallelism)
         pool = shared_pool() if scheduler is None and degree else scheduler
         #: whose threads run it; None: the caller's, or a scheduler's without threads
         self._pool = pool if isinstance(pool, PoolScheduler) else None
         self._serial = SerialScheduler(notify=self._output.wake) if pool is None else None
-        self._plan = RunningPlan(plan, pool or self._serial, share, self._output)
+        self._plan = RunningPlan(plan, pool or self._serial, share, self._output, fed=self._fed)
         weakref.finalize(self, self._plan.abandon).atexit = False
         self._lock = self._plan.lock
-        schemas = {id: source.schema for id, source in plan.sources.items()}
+        schemas = {id: source.schema for id, source in plan.sources.items() if self._fed}
         self._inputs = PlanInputs(schemas, self.tasks, plan.lanes)
         #: grows whenever a caller has changed what can run, or taken what others may look for
         self._changes = 0
@@ -92,6 +95,9 @@ class PlanTask:
         self._wake_at: float | None = None
         if eager:
             self._plan.start()
+
+    def _planned(self, stream: StreamLike, sink: OutputSink, parallelism: int) -> JobPlan:
+        return plan_stream(stream, sink, parallelism)
 
     @property
     def state(self) -> PlanState:
@@ -302,7 +308,7 @@ class PlanTask:
             waits = [wait.reason for task in self.tasks for wait in task.waits()]
         if self._output or self.state in OVER or self._at_end() or self._changes > changes:
             return True
-        if WaitReason.DEPENDENCY in waits:
+        if WaitReason.DEPENDENCY in waits or scheduler.is_awaiting or not (self._fed or self._wake_at is None):
             return False
         missing = ", ".join(self._inputs.missing)
         if missing and not requested:
@@ -363,3 +369,12 @@ class PlanTask:
 
     def __exit__(self, *error: object) -> None:
         self.cancel()
+
+
+class LookTask(PlanTask):
+    """Gives the rows of a stream as a job would, of the splits that its sources have; nothing is added to them."""
+
+    _fed = False
+
+    def _planned(self, stream: StreamLike, sink: OutputSink, parallelism: int) -> JobPlan:
+        return plan_look(stream, sink)

@@ -91,7 +91,8 @@ class PlanListener:
 
 
 class RunningPlan:
-    """See the module's rules. ``scheduler``: who runs it; a serial one belongs to this plan alone."""
+    """See the module's rules. ``scheduler``: who runs it; a serial one belongs to this plan alone. ``fed``:
+    its sources get more splits than the plan has."""
 
     def __init__(
         self,
@@ -99,6 +100,8 @@ class RunningPlan:
         scheduler: Scheduler | None,
         share: Share,
         output: PlanOutput,
+        *,
+        fed: bool = True,
     ) -> None:
         assert scheduler is not None
         self.error: PenstockError | None = None
@@ -114,22 +117,23 @@ class RunningPlan:
         self._started = False
         #: nothing of it is left
         self._closed = False
-        self._exit = TaskId(plan.sinks["output"][0], 0)
+        [(stage, *_)] = plan.sinks.values()
+        self._exit = TaskId(stage, 0)
         self._tasks: dict[TaskId, Task] = {}
         self.windows = Windows(0)
         try:
-            self._build(plan, scheduler, share)
+            self._build(plan, scheduler, share, fed)
         except BaseException:
             self._shut_down()
             raise
         self.windows = Windows(sum(len(task.drivers) for task in self.tasks))
 
-    def _build(self, plan: JobPlan, scheduler: Scheduler, share: Share) -> None:
+    def _build(self, plan: JobPlan, scheduler: Scheduler, share: Share, fed: bool) -> None:
         attempts = dict.fromkeys(plan.tasks(), _ATTEMPT)
         shared, listener = scheduler.share(share), PlanListener(self)
         for task in attempts:
             self._tasks[task] = Task(
-                plan, task, _ATTEMPT, attempts, {}, self, listener, more_splits=True, scheduler=shared
+                plan, task, _ATTEMPT, attempts, {}, self, listener, more_splits=fed, scheduler=shared
             )
 
     @property

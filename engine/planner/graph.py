@@ -136,6 +136,15 @@ class Graph:
                 other._nodes[node.id] = node if inputs == node.inputs else replace(node, inputs=inputs)
         return other
 
+    def leading_to(self, id: str) -> Self:
+        """A copy with this node and those that it needs."""
+        other, needed = self.copy(), {id}
+        for node in reversed(self.nodes):
+            if node.id in needed:
+                needed.update(node.inputs)
+        other._nodes = {node.id: node for node in self.nodes if node.id in needed}
+        return other
+
     def emptied(self) -> Self:
         """The graph without its nodes."""
         other = self.copy()

@@ -184,6 +184,12 @@ class SerialScheduler(Shell):
             if self._notify is not None:
                 self._notify()
 
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether background work is under way, or over and not yet told to whoever asked for it."""
+        with self._lock:
+            return any(entry.outstanding for query in self._core.queries.values() for entry in query.entries)
+
     def finish(self, future: Future[None], timeout: float) -> bool:
         """Take turns on this thread until ``future`` is resolved; False if it is not within ``timeout`` seconds. If
         nothing is open any more, no thread is left either."""

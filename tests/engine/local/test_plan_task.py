@@ -3,9 +3,11 @@
 import gc
 import os
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.engine.core.errors import ConfigurationError, FlowError, UserCodeError
@@ -205,3 +207,12 @@ def test_split_sets_leave_nothing_behind_however_many(sets):
         now <= then for now, then in zip(after[:3], before[:3], strict=True)
     )  # less: of what ran before this test
     assert after[3] - before[3] < sets / 10, "objects are left behind"
+
+
+def test_files_are_read_beside_a_task_that_has_no_threads(tmp_path: Path) -> None:
+    """Reading them is work under way elsewhere, for which the reader waits."""
+    pq.write_table(pa.table({"n": range(1000)}), tmp_path / "one.parquet")
+    with PlanTask(Flow("plan").from_split_sets(pa.schema({"n": pa.int64()}), name="in")) as task:
+        for _ in range(20):
+            found = task.run({"in": tmp_path / "one.parquet"})
+            assert sum(batch.num_rows for batch in found) == 1000

@@ -1,0 +1,95 @@
+"""The methods of a stream that give its rows here and now, in this process: what one does with it in a notebook.
+
+Rules:
+
+1. Rows come as a job would give them, in its order; no source is paced. The flow stays as it is, and nothing of it runs
+   but what the stream needs: no sink above all.
+2. They are computed on the caller's thread, as far as they are asked for: who wants the first rows reads little more of
+   the sources, unless something between them needs all rows. Whatever was begun has ended when a method returns.
+3. What cannot be looked at is refused in words: rows that somebody else still gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import closing
+from copy import copy
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pyarrow as pa
+
+from ..core.arguments import Within, checked
+from ..core.errors import FlowError
+from ..planner.graph import Graph
+from .handoff import has_deferred
+from .row_text import table_text
+
+if TYPE_CHECKING:
+    from ..local.plan_task import LookTask
+
+Rows = Annotated[int, Within(0)]
+
+
+class Looking:
+    """What a stream offers besides. See the module."""
+
+    flow: Graph
+    id: str
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        raise NotImplementedError
+
+    @checked()
+    def take(self, n: Rows = 20) -> list[dict[str, Any]]:
+        """The first ``n`` rows, each a dict; fewer if there are no more."""
+        rows: list[dict[str, Any]] = self.head(n).to_pylist()
+        return rows
+
+    @checked()
+    def head(self, n: Rows = 5) -> pa.Table:
+        """The first ``n`` rows as a table; fewer if there are no more."""
+        found: list[pa.RecordBatch] = []
+        with closing(_batches(self._look())) as batches:
+            while n and (batch := next(batches, None)) is not None:
+                found.append(batch.slice(0, n))
+                n -= found[-1].num_rows
+        return pa.Table.from_batches(found, self.schema)
+
+    @checked()
+    def show(self, n: Rows = 20) -> None:
+        """Print the first ``n`` rows, long values cut."""
+        print(table_text(self.head(n)))
+
+    def count(self) -> int:
+        """The number of rows. All are computed, of as few columns as that takes."""
+        counted: Any = copy(self)
+        counted.flow = self.flow.copy()
+        [row] = counted.aggregate([], n="count").take(1)
+        return int(row["n"])
+
+    def to_arrow(self) -> pa.Table:
+        """All rows as a table: they must fit into memory."""
+        with closing(_batches(self._look())) as batches:
+            return pa.Table.from_batches(batches, self.schema)
+
+    def _look(self) -> LookTask:
+        """A task that gives the rows, and has not begun. Raises FlowError if that is not possible."""
+        from ..local.plan_task import LookTask
+
+        needed = self.flow.leading_to(self.id)
+        if has_deferred(needed):
+            message = "rows of Spark and Ray are handed over when a job starts, and cannot be looked at before"
+            raise FlowError(message, "look at the frame itself, or run a job that ends in collect('rows')")
+        for node in needed.nodes:
+            if getattr(node.config, "fed", False):
+                message = "its rows are fed, and there are none yet to look at"
+                raise FlowError(message, "give them to a ps.PlanTask, or to a job: add_splits", node.id)
+        return LookTask(self)
+
+
+def _batches(task: LookTask) -> Generator[pa.RecordBatch]:
+    with task:
+        while (batch := task.read()) is not None:
+            yield batch

@@ -1,0 +1,197 @@
+"""Streams that are looked at: the rows of a job in its order, no more read than is asked for, nothing left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import penstock as ps
+from penstock.engine.core.errors import FlowError, UserCodeError
+from penstock.engine.flow.row_text import table_text
+from support.guides import blocks
+
+SPLITS = [pa.table({"k": [f"k{(n * 7) % 5}"] * 3, "v": [n, n + 1, n + 2]}) for n in range(0, 57, 3)]
+
+
+def stream(lanes: int = 4, splits: Sequence[pa.Table] = SPLITS) -> ps.Stream:
+    return ps.Flow("looking", lanes=lanes).from_tables(list(splits), name="rows")
+
+
+def by_job(given: ps.Stream) -> pa.Table:
+    given.collect("found")
+    with ps.run_local(given.flow) as job:
+        return job.wait(30).result("found")
+
+
+def doubled(records: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.concat_batches([records, records])
+
+
+def joined(given: ps.Stream) -> ps.Stream:
+    other = given.flow.from_tables(SPLITS[:4], name="others").project("k", w="v")
+    return given.hash_join(other, ["k"], exchange="key")
+
+
+SHAPES: dict[str, Callable[[ps.Stream], ps.Stream]] = {
+    "plain": lambda given: given,
+    "filter": lambda given: given.filter("v % 2 = 0"),
+    "function": lambda given: given.map_batches(doubled, given.schema),
+    "gather": lambda given: given.gather(),
+    "keys": lambda given: given.partition_by("k"),
+    "aggregate": lambda given: given.aggregate(["k"], exchange="key", n="count"),
+    "aggregate in one place": lambda given: given.aggregate(["k"], n="count"),
+    "sort": lambda given: given.sort("k", "v"),
+    "join": joined,
+    "union": lambda given: given.union(given.filter("v > 20")),
+    "limit": lambda given: given.limit(7),
+    "shuffle": lambda given: given.shuffle(True, seed=3),
+    "distinct": lambda given: given.distinct("k"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_and_their_order_are_those_of_a_job(shape: str) -> None:
+    found = SHAPES[shape](stream())
+    rows = found.to_arrow()
+    assert found.take(3) == rows.slice(0, 3).to_pylist()
+    assert found.count() == rows.num_rows > 4
+    assert rows.to_pylist() == by_job(found).to_pylist()
+
+
+@pytest.mark.parametrize("exchange", ["gather", "key"])
+def test_files_that_are_joined_come_in_the_order_of_a_job(exchange: str, tmp_path: Path) -> None:
+    """A join by key gives the rows of one part after the other; readers wait for the keys of its other side."""
+    for number in range(3):
+        rows = pa.table({"k": [n % 100 for n in range(2000)], "n": range(number * 2000, number * 2000 + 2000)})
+        pq.write_table(rows, tmp_path / f"{number}.parquet", row_group_size=500)
+    pq.write_table(pa.table({"k": [3, 5, 7, 11], "s": ["a", "b", "c", "d"]}), tmp_path / "few")
+    flow = ps.Flow("joined")
+    few = flow.read_parquet(tmp_path / "few").filter("k > 3")
+    found = flow.read_parquet([tmp_path / f"{number}.parquet" for number in range(3)])
+    found = found.hash_join(few, ["k"], exchange=exchange)
+    rows = found.to_arrow().to_pylist()
+    assert len(rows) == 180
+    assert found.take(2) == rows[:2]
+    assert rows == by_job(found).to_pylist()
+
+
+def test_files_come_in_the_order_of_a_job(tmp_path: Path) -> None:
+    for number in range(11):
+        rows = pa.table({"n": range(number * 1000, number * 1000 + 1000)})
+        pq.write_table(rows, tmp_path / f"{number:02}.parquet", row_group_size=300)
+    found = ps.Flow("files", lanes=3, round_rows=400).read_parquet(tmp_path)
+    assert found.to_arrow().to_pylist() == by_job(found).to_pylist()
+
+
+def test_stream_without_rows_has_a_schema_and_a_count() -> None:
+    found = stream().filter("v < 0")
+    assert (found.take(), found.count()) == ([], 0)
+    assert found.to_arrow().equals(found.schema.empty_table())
+    assert found.head(0).schema == found.schema
+
+
+@dataclass(frozen=True)
+class Endless:
+    """A split that never ends, and says how much of it was read."""
+
+    id: str
+    read: list[int] = field(hash=False)
+    rows: None = None
+
+    def open(self, start: int) -> Iterator[pa.RecordBatch]:
+        try:
+            while True:
+                self.read.append(start)
+                yield pa.record_batch({"n": range(start, start + 1000)})
+                start += 1000
+        finally:
+            self.read.append(-1)
+
+
+@dataclass(frozen=True)
+class EndlessSource:
+    """Of one such split."""
+
+    read: list[int] = field(hash=False)
+    schema: pa.Schema = field(default=pa.schema({"n": pa.int64()}), hash=False)
+    kind: str = "endless"
+
+    def describe(self) -> str:
+        return "without an end"
+
+    def splits(self) -> Sequence[Endless]:
+        return [Endless("endless", self.read)]
+
+
+def test_first_rows_need_no_more_than_a_little_of_a_source_and_leave_nothing() -> None:
+    read: list[int] = []
+    before = set(threading.enumerate())
+    found = ps.Flow("endless").from_source(EndlessSource(read)).filter("n % 2 = 1")
+    assert [each["n"] for each in found.take(3)] == [1, 3, 5]
+    assert len(read) < 1000
+    assert read[-1] == -1, "the split was not closed"
+    assert set(threading.enumerate()) == before
+
+
+def test_flow_stays_as_it_is_and_its_sinks_do_not_run(tmp_path: Path) -> None:
+    found = stream()
+    found.write_parquet(tmp_path / "out")
+    found.collect("output")
+    before = found.flow.describe()
+    assert found.count() == 57
+    assert len(found.filter("v > 3").take(2)) == 2
+    assert not (tmp_path / "out").exists()
+    assert found.flow.describe().startswith(before)
+    assert "count" not in found.flow.describe()
+
+
+def test_error_of_a_function_is_that_of_a_job() -> None:
+    def fail(records: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("too bad")
+
+    with pytest.raises(UserCodeError, match="too bad"):
+        stream().map_batches(fail, SPLITS[0].schema, name="bad").take(1)
+
+
+def test_what_cannot_be_looked_at_is_refused_but_does_not_matter_beside_the_stream() -> None:
+    flow = ps.Flow("fed")
+    fed = flow.from_split_sets(SPLITS[0].schema, name="in")
+    with pytest.raises(FlowError, match=r"in: its rows are fed(.|\n)*PlanTask"):
+        fed.filter("v > 1").take(1)
+    assert flow.from_tables(SPLITS).count() == 57
+
+
+def test_show_prints_names_types_and_rows_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = pa.table({"a": [1, None], "text": ["two\nlines", "x" * 100]})
+    ps.Flow("shown").from_tables(rows).show()
+    assert capsys.readouterr().out.splitlines() == [
+        "a      text",
+        "int64  string",
+        "-----  ----------------------------------------",
+        "1      two lines",
+        f"null   {'x' * 39}…",
+        "(2 rows)",
+    ]
+    assert table_text(rows.slice(0, 1)).endswith("(1 row)")
+
+
+def test_page_about_streams_runs_as_it_stands_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("flights.csv").write_text(
+        "origin,carrier,flight,dep_delay,distance\nJFK,AA,1,120,2000\nJFK,UA,2,90,500\nLGA,AA,3,NA,700\nLGA,AA,4,5,700\n"
+    )
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(Path(__file__).parents[3] / "docs" / "streams.md"):
+        exec(compile(block, "streams.md", "exec", dont_inherit=True), names)
+    printed = capsys.readouterr().out
+    assert "JFK     1.75    120.0    2\n(1 row)" in printed
+    assert "2 [{'origin': 'JFK', 'hours': 2.0, 'size': 'long', 'key': 'AA-1'}]" in printed
