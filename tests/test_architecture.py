@@ -118,7 +118,7 @@ ALONE = {
         engine.expressions.fluent.Expression.dt engine.expressions.fluent.Expression.is_between
         engine.expressions.fluent.Expression.is_distinct_from engine.expressions.fluent.Expression.std
         engine.expressions.fluent.Expression.var
-        engine.flow.looking.Looking.to_arrow
+        engine.flow.looking.Looking.to_polars
         engine.expressions.namespaces.TextNamespace.json_path_match
         engine.expressions.namespaces.TextNamespace.replace_regex
         engine.expressions.namespaces.TimeNamespace.ordinal_day

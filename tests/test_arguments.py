@@ -196,6 +196,7 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "Stream.gather": method(stream, "gather"),
         "Stream.head": method(stream, "head", n=2),
         "Stream.hash_join": method(stream, "hash_join", other=other_of, on=["k"]),
+        "Stream.iter_batches": method(stream, "iter_batches", batch_size=2),
         "Stream.limit": method(stream, "limit", count=2),
         "Stream.lookup_join": method(stream, "lookup_join", index=ps.index.memory(TABLE, key="v"), on="v"),
         "Stream.map_batches": method(stream, "map_batches", function=same, schema=TABLE.schema),

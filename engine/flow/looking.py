@@ -11,15 +11,16 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from ..core.arguments import Within, checked
-from ..core.errors import FlowError
+from ..core.errors import ConfigurationError, FlowError
 from ..planner.graph import Graph
 from .handoff import has_deferred
 from .row_text import table_text
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..local.plan_task import LookTask
 
 Rows = Annotated[int, Within(0)]
+Format: TypeAlias = Literal["pyarrow", "numpy", "pandas"]
 
 
 class Looking:
@@ -74,6 +76,33 @@ class Looking:
         with closing(_batches(self._look())) as batches:
             return pa.Table.from_batches(batches, self.schema)
 
+    def to_pandas(self) -> Any:
+        """All rows as a ``pandas.DataFrame``, as Arrow makes it."""
+        _library("pandas")
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """All rows as a ``polars.DataFrame``, as Polars makes it of Arrow's."""
+        polars = _library("polars")
+        return polars.from_arrow(self.to_arrow())
+
+    @checked()
+    def iter_batches(
+        self, batch_size: Annotated[int, Within(1)] | None = None, *, batch_format: Format = "pyarrow"
+    ) -> Iterator[Any]:
+        """All rows, ``batch_size`` at a time (the last batch may have fewer), or as they come: as
+        ``pyarrow.RecordBatch``, a dict of NumPy arrays, or a ``pandas.DataFrame``. They are computed as they are asked
+        for; whoever stops leaves the rest."""
+        if batch_format == "pandas":
+            _library("pandas")
+        batches = _batches(self._look())
+        return _formed(batches if batch_size is None else _cut(batches, batch_size), _FORMS[batch_format])
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
+        lines = self.flow.leading_to(self.id).describe().splitlines()
+        return "\n  ".join([f"Stream {self.id!r} of flow {self.flow.name!r}", f"columns: {columns}", *lines])
+
     def _look(self) -> LookTask:
         """A task that gives the rows, and has not begun. Raises FlowError if that is not possible."""
         from ..local.plan_task import LookTask
@@ -93,3 +122,46 @@ def _batches(task: LookTask) -> Generator[pa.RecordBatch]:
     with task:
         while (batch := task.read()) is not None:
             yield batch
+
+
+def _cut(batches: Generator[pa.RecordBatch], size: int) -> Generator[pa.RecordBatch]:
+    """The rows in batches of this size."""
+    held: list[pa.RecordBatch] = []
+    room = size
+    with closing(batches):
+        for batch in batches:
+            start = 0
+            while start < batch.num_rows:
+                held.append(batch.slice(start, room))
+                start, room = start + held[-1].num_rows, room - held[-1].num_rows
+                if not room:
+                    yield pa.concat_batches(held)
+                    held, room = [], size
+    if held:
+        yield pa.concat_batches(held)
+
+
+def _formed(batches: Generator[pa.RecordBatch], form: Callable[[pa.RecordBatch], Any]) -> Generator[Any]:
+    with closing(batches):
+        yield from map(form, batches)
+
+
+def _arrays(batch: pa.RecordBatch) -> dict[str, Any]:
+    return {
+        name: column.to_numpy(zero_copy_only=False)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+
+
+_FORMS: dict[Format, Callable[[pa.RecordBatch], Any]] = {
+    "pyarrow": lambda batch: batch,
+    "numpy": _arrays,
+    "pandas": lambda batch: batch.to_pandas(),
+}
+
+
+def _library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"{name} is not installed", f"pip install {name}, or use to_arrow()") from error

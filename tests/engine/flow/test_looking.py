@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.engine.core.errors import FlowError, UserCodeError
+from penstock.engine.core.errors import ConfigurationError, FlowError, UserCodeError
 from penstock.engine.flow.row_text import table_text
 from support.guides import blocks
 
@@ -138,6 +140,48 @@ def test_first_rows_need_no_more_than_a_little_of_a_source_and_leave_nothing() -
     assert len(read) < 1000
     assert read[-1] == -1, "the split was not closed"
     assert set(threading.enumerate()) == before
+
+
+def test_batches_have_the_size_asked_for_and_whoever_stops_leaves_nothing() -> None:
+    assert [each.num_rows for each in stream().iter_batches(25)] == [25, 25, 7]
+    assert pa.Table.from_batches(stream().iter_batches(25)).equals(stream().to_arrow())
+    assert sum(each.num_rows for each in stream().iter_batches()) == 57
+    read: list[int] = []
+    batches = ps.Flow("endless").from_source(EndlessSource(read)).iter_batches(7, batch_format="numpy")
+    assert [int(next(batches)["n"][0]) for _ in range(3)] == [0, 7, 14]
+    batches.close()  # type: ignore[attr-defined]
+    assert read[-1] == -1
+
+
+def test_rows_as_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(stream().to_pandas()["v"]) == stream().to_arrow()["v"].to_pylist()
+    assert [len(each) for each in stream().iter_batches(50, batch_format="pandas")] == [50, 7]
+    polars = ModuleType("polars")
+    polars.from_arrow = lambda table: ("frame", table.num_rows)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "polars", polars)
+    assert stream().to_polars() == ("frame", 57)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_library_that_is_missing_is_named_before_anything_runs(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    found = stream().map_batches(lambda records: 1 / 0, SPLITS[0].schema)
+    with pytest.raises(ConfigurationError, match=rf"{library} is not installed(.|\n)*pip install {library}"):
+        getattr(found, f"to_{library}")()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigurationError, match="pandas is not installed"):
+        found.iter_batches(batch_format="pandas")
+
+
+def test_repr_tells_columns_and_plan_of_the_stream_alone() -> None:
+    flow = ps.Flow("shown")
+    rows = flow.from_tables(SPLITS, name="rows")
+    flow.from_tables(SPLITS, name="others")
+    assert repr(rows.filter("v > 1", name="some").limit(3)).splitlines() == [
+        "Stream 'limit-1' of flow 'shown'",
+        "  columns: k: string, v: int64",
+        *(f"  {line}" for line in flow.describe().splitlines() if not line.startswith("others")),
+    ]
 
 
 def test_flow_stays_as_it_is_and_its_sinks_do_not_run(tmp_path: Path) -> None:
