@@ -22,9 +22,11 @@ PACE = 800.0
 PATIENCE = 60
 OPENED = threading.Event()
 """Until then :func:`held` gives nothing."""
+CALLED = threading.Event()
 
 
 def held(batch: pa.RecordBatch) -> pa.RecordBatch:
+    CALLED.set()
     assert OPENED.wait(PATIENCE)
     return batch
 
@@ -223,14 +225,70 @@ def test_flow_that_has_changed_takes_what_it_knows_of_a_snapshot_if_that_is_allo
     assert ds.dataset(tmp_path / "out" / "rows").to_table().sort_by("value") == undisturbed[0]
 
 
-def test_savepoint_with_rows_in_flight_is_for_the_flow_that_it_was_taken_of(tmp_path):
-    saved = started(tmp_path).stop(timeout=PATIENCE)
-    less = ps.Flow("saved", lanes=4)
-    less.from_tables(tables(), name="numbers").write_parquet(tmp_path / "out" / "rows", name="rows")
-    options = {"parallelism": 2, "checkpoints": tmp_path / "b", "from_snapshot": saved.path}
-    with pytest.raises(ConfigurationError, match="no stage 'gather-1'") as found:
-        ps.run_local(less, allow_changes=True, **options)
+def changed(output, through=held, further=True, rate=0.0, above=0) -> ps.Flow:
+    """The flow with a further filter behind the sums, and a further branch."""
+    flow = ps.Flow("saved", lanes=4)
+    rows = flow.from_tables(tables(), name="numbers", rate=rate)
+    rows = rows if through is None else rows.map_batches(through, tables()[0].schema)
+    evens = rows.filter(pc.bit_wise_and(ps.field("value"), 1) == 0)
+    evens.write_parquet(output / "rows", name="rows")
+    if further:
+        rows.filter(ps.field("value") > 90_000).write_parquet(output / "large", name="large")
+    totals = rows.aggregate(["key"], n=("value", "count"), total=("value", "sum"), name="totals")
+    totals.filter(ps.field("key") >= above).gather().write_parquet(output / "sums", name="sums")
+    return flow
+
+
+@pytest.fixture
+def in_flight(tmp_path):
+    """A savepoint of a job whose function has been given rows, and has given none."""
+    OPENED.clear()
+    CALLED.clear()
+    checkpoints = every(tmp_path / "a", every=None)
+    with ps.run_local(flow(tmp_path / "out", through=held), parallelism=2, checkpoints=checkpoints) as job:
+        assert CALLED.wait(PATIENCE)
+        saved = job.savepoint(tmp_path / "mine", timeout=PATIENCE)
+        job.cancel()
+        OPENED.set()
+        job.wait(PATIENCE)
+    shutil.rmtree(tmp_path / "a")
+    return saved.path
+
+
+@pytest.mark.parametrize("further", [False, True])
+@pytest.mark.parametrize("parallelism", [2, 3])
+def test_rows_in_flight_where_a_flow_is_as_it_was_go_on_whatever_else_has_changed(
+    tmp_path, undisturbed, in_flight, parallelism, further
+):
+    options = {"parallelism": parallelism, "checkpoints": every(tmp_path / "b"), "from_snapshot": in_flight}
+    new = changed(tmp_path / "out", further=further)
+    with ps.run_local(new, allow_changes=True, **options) as job:
+        assert job.wait(PATIENCE).audit().clean
+    assert read(tmp_path / "out") == undisturbed
+    if further:
+        assert ds.dataset(tmp_path / "out" / "large").count_rows() == 59
+
+
+def test_rows_in_flight_in_what_a_changed_flow_does_not_have_are_named(tmp_path, in_flight):
+    options = {"parallelism": 2, "checkpoints": tmp_path / "b", "from_snapshot": in_flight}
+    with pytest.raises(ConfigurationError, match=r"[1-9]\d* rows at operator 'map-batches-1'") as found:
+        ps.run_local(changed(tmp_path / "out", through=None), allow_changes=True, **options)
     assert "aligned=True" in str(found.value)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_flow_that_has_changed_goes_on_from_any_savepoint_with_nothing_in_flight(tmp_path, undisturbed, parallelism):
+    """Of a source that is too slow to have given anything."""
+    with ps.run_local(flow(tmp_path / "out", 1e-6), parallelism=2, checkpoints=every(tmp_path / "a")) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
+        saved = job.stop(timeout=PATIENCE).path
+    options = {"parallelism": parallelism, "checkpoints": every(tmp_path / "b"), "from_snapshot": saved}
+    with ps.run_local(changed(tmp_path / "out", through=None, above=3), allow_changes=True, **options) as job:
+        assert job.wait(PATIENCE).audit().clean
+    rows, sums = read(tmp_path / "out")
+    assert rows == undisturbed[0]
+    assert sums == undisturbed[1].slice(3)
+    assert ds.dataset(tmp_path / "out" / "large").count_rows() == 59
 
 
 def test_snapshot_of_other_data_is_refused(tmp_path):

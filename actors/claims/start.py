@@ -50,6 +50,7 @@ from ..feed.models import ModelRecord, pin_name, pins_of, record_of, sink_of
 from ..protocol.translate import error_of, execution_graph
 from ..storage.log import create_entry_in, read_log_in
 from ..storage.stores import may_hold_log
+from .changed_flow import in_changed_flow
 from .ownership import check_stores, compare_outputs, examine_outputs, outputs_of
 from .place import Place, Resume, check_resume
 from .presence import in_words
@@ -92,7 +93,11 @@ def find_snapshot(
             message = f"{place} holds checkpoints of a job, and these cannot be claimed: that job's log names them"
             raise ConfigurationError(message, 'pass claim="no_claim", or take a savepoint and claim that')
     snapshot = Snapshot(manifest, root, _MODES[claim], allow_left_behind=allow_changes)
-    refused = _refusal(snapshot, plan, allow_changes) or check_snapshot(execution_graph(plan), snapshot)
+    graph, refused = execution_graph(plan), _refusal(snapshot, plan, allow_changes)
+    if refused is None:
+        if allow_changes:
+            snapshot = replace(snapshot, manifest=in_changed_flow(manifest, root, plan, graph))
+        refused = check_snapshot(graph, snapshot)
     if refused is not None:
         raise error_of(refused)
     check_outputs(plan, manifest, state_of(manifest, root, plan.name, plan.sinks))

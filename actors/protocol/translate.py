@@ -13,6 +13,7 @@ from ...engine.core import errors
 from ...engine.core.errors import Domain, PenstockError, unexpected
 from ...engine.core.identity import TaskId
 from ...engine.plan.plan import JobPlan, StagePlan
+from ...engine.runtime.driver_shape import shapes_of
 from ...engine.runtime.moved_flight import why_not_moved
 
 _PATTERNS = {"all_to_all": Pattern.ALL_TO_ALL, "pointwise": Pattern.POINTWISE}
@@ -49,16 +50,9 @@ def _shape(plan: JobPlan) -> str:
     """Of the drivers and what joins them: only in the same shape a task goes on in the middle of what it was doing.
     How many tasks there are a manifest says beside it."""
     drivers = [
-        (
-            stage.name,
-            stage.lanes,
-            pipeline.name,
-            [(port.kind, port.id) for port in pipeline.ports],
-            [(operator.id, type(operator.config).__name__) for operator in pipeline.operators],
-            [(output.kind, output.id) for output in pipeline.outputs],
-        )
+        (stage.name, stage.lanes, not why_not_moved(plan, stage), name, shape)
         for stage in plan.stages.values()
-        for pipeline in stage.pipelines
+        for name, shape in shapes_of(plan, stage).items()
     ]
     exchanges = [(each.id, each.source, each.target, each.pattern) for each in plan.exchanges]
     return hashlib.blake2b(repr((drivers, exchanges)).encode(), digest_size=8).hexdigest()

@@ -253,6 +253,11 @@ class SnapshotFiles:
             del tables[:behind]
         return tuple(found)
 
+    def read_place(self, handles: Iterable[StateHandle]) -> bytes | None:
+        """The same without the rows: where the task's drivers stood."""
+        found = next((handle for handle in handles if handle.is_flight), None)
+        return None if found is None else self._read(found).column("place")[0].as_py()
+
     def _read(self, handle: StateHandle) -> pa.Table:
         copy = self._copy(handle)
         data = pa.py_buffer(handle.inline) if handle.inline else copy or self._part(handle)

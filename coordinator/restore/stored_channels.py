@@ -2,11 +2,15 @@
 
 A flight (``Holds.FLIGHT``) is what one subtask was in the middle of when it cut as a whole. It goes to that subtask,
 and only in a plan of that shape: :func:`fits`. Of stages that can be moved (``Vertex.is_movable``) it goes, at another
-parallelism, to the subtasks that have its lanes. Any other shape is reached by way of an aligned checkpoint, which
-holds none (``actors/client/moving.py``); what nobody can read is refused before anything is deployed.
+parallelism, to the subtasks that have its lanes. Any other parallelism is reached by way of an aligned checkpoint,
+which holds none (``actors/client/moving.py``). A snapshot of another flow is compared with the plan by whoever starts
+it (``actors/claims/changed_flow.py``), and is :func:`adopted` then: nothing of it moves before the next checkpoint.
+What nobody can read is refused before anything is deployed.
 """
 
 from __future__ import annotations
+
+from msgspec import structs
 
 from ...engine.core.identity import StateHandle
 from ..model.events import Failure
@@ -39,7 +43,17 @@ def fits(graph: ExecutionGraph, manifest: Manifest) -> bool:
     """Whether tasks of the graph can go on in the middle of what the manifest's were doing."""
     if not flights(manifest):
         return True
-    return manifest.shape == graph.shape and all(
-        vertex in graph.movable or manifest.parallelism.get(vertex) == size
+    movable = graph.movable if manifest.shape == graph.shape else ()
+    return manifest.shape in (graph.shape, _adopted(graph)) and all(
+        vertex in movable or manifest.parallelism.get(vertex, size) == size
         for vertex, size in graph.parallelism.items()
     )
+
+
+def adopted(graph: ExecutionGraph, manifest: Manifest) -> Manifest:
+    """A snapshot of another flow, as one that tasks of the graph can go on with at its parallelism."""
+    return structs.replace(manifest, shape=_adopted(graph))
+
+
+def _adopted(graph: ExecutionGraph) -> str:
+    return f"{graph.shape} of another flow"

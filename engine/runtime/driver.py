@@ -50,6 +50,7 @@ from . import orders
 from .chain_flight import ControlStep, What
 from .checkpointing import Checkpointing, DriverHost
 from .continuations import Continuations
+from .driver_shape import DriverShape
 from .input_ports import NO_FEEDS, Port, Ports
 from .operator_chain import OperatorChain, OperatorInstance, plain_batch
 
@@ -209,6 +210,8 @@ class Driver:
     leaving: pa.Schema | None = None
     #: in which rows are stored that are in flight at a cut
     schemas: DriverSchemas = DriverSchemas()
+    #: the pipeline of the plan that it runs
+    shape: DriverShape = field(default_factory=DriverShape)
     #: measures how long operators take to drain, in seconds
     clock: Callable[[], float] = float
     #: what sinks write, and what operators spill: of that nothing may be under way when they go on

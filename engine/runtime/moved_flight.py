@@ -33,6 +33,7 @@ from ..exchange.flight import Flight, FlightReader, FlightWriter, Mark
 from ..exchange.input_gate import GatePlace
 from ..plan.plan import JobPlan, OperatorPlan, StagePlan
 from .chain_flight import Aside, ChainFlight, OperatorPlace
+from .driver_shape import DriverShape
 from .places import PLACES, DriverPlace, FeedPlace, PortState, TaskPlace
 
 
@@ -67,6 +68,7 @@ def _may_refuse(operator: OperatorPlan) -> bool:
 class _InFlight:
     """What is in flight in one driver of a new task. ``aside``: a list for each operator, of entries and batches."""
 
+    shape: DriverShape
     aside: list[list[tuple[Aside, Batch]]]
     last: list[dict[int, Tag]]
     taken: list[dict[int, Tag]]
@@ -101,7 +103,7 @@ class _Mover:
         parts = self._drivers.get(name)
         if parts is None:
             nothing: list[list[tuple[Aside, Batch]]] = [[] for _ in places]
-            parts = self._drivers[name] = _InFlight(nothing, [{} for _ in places], [{} for _ in places])
+            parts = self._drivers[name] = _InFlight(place.shape, nothing, [{} for _ in places], [{} for _ in places])
         kept: list[Batch] = []
         parts.is_fed = any(feed is not None for port in place.ports for feed in port.feeds)
         waiting = iter(reader.take(place.asides))
@@ -143,6 +145,7 @@ def _place(parts: _InFlight, writer: FlightWriter) -> DriverPlace:
     aside = [each for found in reversed(parts.aside) for each in sorted(found, key=lambda each: not each[0].method)]
     feed = FeedPlace(writer.put(parts.queued)) if parts.is_fed else None
     return DriverPlace(
+        shape=parts.shape,
         data_ended=False,
         round=-1,
         past=-1,

@@ -8,11 +8,15 @@ Rules:
    a task is over (the coordinator's) and its partitions with it. What they do not say again is here.
 3. A driver whose data had ended says their end again, behind what it had not sent: who has heard it does not hear it
    twice (``exchange.channels``), and answers again.
+4. In a plan that has changed a driver goes on in a place if it reads and runs the same; it may have other outputs if
+   nothing is on the way to them. Any other driver begins anew with the state of its operators, as behind an aligned
+   checkpoint, and the place that it or its operators had must have been empty. Of a place of which nothing is left in
+   the plan only rows would be missed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -20,12 +24,13 @@ import pyarrow as pa
 from ..core.channel_states import EndState
 from ..core.elements import Barrier, Batch, CancelBarrier, Element, EndOfRound, is_task_barrier
 from ..exchange.channels import InputChannel
-from ..exchange.flight import FlightReader, FlightWriter, Mark
+from ..exchange.flight import FlightReader, FlightWriter, Mark, RowsMark
 from ..exchange.input_gate import GatePlace
 from ..exchange.result_partition import ShuffledPartition
 from .chain_flight import ChainFlight
 from .continuations import Control
 from .driver import Driver
+from .driver_shape import DriverShape
 
 
 class FeedPlace(msgspec.Struct, frozen=True):
@@ -51,6 +56,7 @@ class DriverPlace(msgspec.Struct, frozen=True):
     """A driver. ``asides``: the batches that ``chain`` speaks of; ``dealt``: the state of the partitioner of each
     output, as Arrow IPC."""
 
+    shape: DriverShape
     data_ended: bool
     round: int
     past: int
@@ -72,6 +78,56 @@ class TaskPlace(msgspec.Struct, frozen=True):
 PLACES: msgspec.msgpack.Decoder[TaskPlace] = msgspec.msgpack.Decoder(TaskPlace)
 
 
+class Stranded(msgspec.Struct, frozen=True):
+    """What is in flight somewhere and has no place in a plan: ``rows`` of batches, or other elements."""
+
+    where: str
+    rows: int
+
+
+def fitted(
+    places: Mapping[str, DriverPlace], shapes: Mapping[str, DriverShape], living: Collection[str] = ()
+) -> tuple[dict[str, DriverPlace], list[Stranded]]:
+    """The places of a task's drivers in a plan (rule 4), and what has none. ``living``: names of all operators of the
+    plan."""
+    found: dict[str, DriverPlace] = {}
+    stranded: list[Stranded] = []
+    left = dict(places)
+    for name, shape in shapes.items():
+        old = next((each for each, place in left.items() if place.shape.reads_and_runs_as(shape)), None)
+        if old is None:
+            continue
+        place = left.pop(old)
+        if place.shape.outputs != shape.outputs:
+            on_the_way = [mark for mark in place.pending if isinstance(mark, RowsMark)]
+            stranded += _held(", ".join(each.name for each in place.shape.outputs), on_the_way)
+        numbers = {part: number for number, part in enumerate(shape.outputs)}
+        was = place.shape.outputs
+        dealt = {numbers[was[old]]: state for old, state in place.dealt.items() if was[old] in numbers}
+        found[name] = msgspec.structs.replace(place, shape=shape, dealt=dealt)
+    for place in left.values():
+        known = any(each.name in living for each in place.shape.operators)
+        stranded += [each for each in _all_held(place) if each.rows or known]
+    return found, stranded
+
+
+def _all_held(place: DriverPlace) -> Iterator[Stranded]:
+    """All that is in flight in a driver."""
+    for part, port in zip(place.shape.ports, place.ports, strict=True):
+        feeds = [mark for feed in port.feeds if feed is not None for mark in (*feed.queued, *feed.recorded)]
+        yield from _held(part.name, [*port.aside, *feeds])
+    asides = iter(place.asides)
+    for each in place.chain.aside:
+        yield from _held(place.shape.operators[each.operator].name, [next(asides)] if each.has_batch else [None])
+    where = ", ".join(each.name for each in (*place.shape.outputs, *place.shape.operators)[:1])
+    yield from _held(where, [*place.pending, *place.controls])
+
+
+def _held(where: str, marks: Sequence[Mark | Control | None]) -> Iterator[Stranded]:
+    if marks:
+        yield Stranded(where, sum(each.rows for each in marks if isinstance(each, RowsMark)))
+
+
 def in_flight(elements: Iterable[Element]) -> Iterator[Element]:
     """Elements without barriers of checkpoints that were given up, which mean nothing. No task barrier is overtaken:
     a cut waits until none is queued."""
@@ -90,6 +146,7 @@ def capture(driver: Driver, writer: FlightWriter) -> DriverPlace:
         for mark in writer.put([batch], schemas.operators[each.operator][each.port])
     ]
     return DriverPlace(
+        shape=driver.shape,
         data_ended=driver.data_ended,
         round=driver.round,
         past=driver.ports.past,

@@ -55,6 +55,7 @@ from . import orders
 from .chain_flight import OperatorPlace
 from .checkpointing import DriverHost, WindowedCheckpointing
 from .driver import Driver, DriverSchemas
+from .driver_shape import shapes_of
 from .key_meetings import KeyMeeting, KeyMeetings, Listener
 from .moved_flight import moved
 from .operator_chain import (
@@ -67,7 +68,7 @@ from .operator_chain import (
     operator_context,
 )
 from .part_sizes import PartSizes
-from .places import PLACES, DriverPlace, put_back
+from .places import PLACES, DriverPlace, fitted, put_back
 from .restored import Restored
 
 
@@ -243,6 +244,7 @@ class _Builder:
         self._is_moved = False
         #: where the drivers stood at the cut that the task is restored from
         self._places: Mapping[str, DriverPlace] = {}
+        self._shapes = shapes_of(plan, self._stage)
 
     def _take_flight(self, flights: Sequence[Flight]) -> None:
         """Go on with what was in flight: as it stood, or, if other lanes were cut than the task's, with their part."""
@@ -252,7 +254,7 @@ class _Builder:
             self._flight, left = moved(flights, self._lanes)
             found = PLACES.decode(self._flight.place)
             self._parts.opening += left
-        self._places = found.drivers
+        self._places = fitted(found.drivers, self._shapes)[0]
         self._parts.opening += 1
 
     def build(self) -> TaskParts:
@@ -279,8 +281,8 @@ class _Builder:
     def _driver(self, pipeline: PipelinePlan) -> Driver:
         background = _Background(self._query)
         self._parts.joints.append(background)
-        feeds = [self._feeds(port, background) for port in pipeline.ports]
         place = self._places.get(pipeline.name)
+        feeds = [self._feeds(port, background, anew=place is None) for port in pipeline.ports]
         chain = () if place is None else place.chain.places
         stood = chain or (OperatorPlace(),) * len(pipeline.operators)
         operators = [
@@ -293,7 +295,7 @@ class _Builder:
         leaving = next((self._exchange(each.id).schema for each in pipeline.outputs if each.kind != "local"), None)
         schemas = self._schemas(pipeline, leaving)
         driver = Driver(pipeline.name, gates, operators, partitions, self._host, readers, leaving, schemas)
-        driver.clock = time.perf_counter
+        driver.clock, driver.shape = time.perf_counter, self._shapes[pipeline.name]
         driver.writing, driver.spilling = background.writing, background.spilling
         if self.more_splits:
             driver.checkpointing = WindowedCheckpointing(driver)
@@ -378,7 +380,7 @@ class _Builder:
             if channel.channel.consumer != self._task:
                 self._parts.outputs[channel.channel] = (channel, driver)
 
-    def _feeds(self, port: PortPlan, background: _Background) -> Sequence[GateInput]:
+    def _feeds(self, port: PortPlan, background: _Background, *, anew: bool) -> Sequence[GateInput]:
         if port.kind == "local":
             return [self._edges[port.id].input]
         if port.kind == "exchange":
@@ -387,7 +389,7 @@ class _Builder:
             return [self._input(exchange, TaskId(exchange.source, subtask)) for subtask in producers]
         source = self._plan.sources[port.id]
         state = self._state(port.id)
-        if self._flight is None or self._is_moved:
+        if anew or self._is_moved:
             state = saying_its_end(state)
         return [
             SplitReader(

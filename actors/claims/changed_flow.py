@@ -1,0 +1,67 @@
+"""A snapshot of another flow: what was in flight goes on where it can, and is missed nowhere.
+
+Rules:
+
+1. What is compared are drivers: their ports, operators and outputs (``engine/runtime/places.py``, rule 4). A driver
+   that reads and runs the same goes on in the middle of what it was doing, whatever has changed elsewhere. What is
+   new starts empty.
+2. What is in flight in a place that is gone or has changed is refused, with its rows and the way on. A place that was
+   empty is no reason.
+3. Flights are of subtasks: the parallelism must be that of the snapshot wherever something goes on. At another one the
+   job first goes on there (``actors/client/moving.py``).
+"""
+
+from __future__ import annotations
+
+from ...coordinator.model.execution_graph import ExecutionGraph
+from ...coordinator.model.manifest import Manifest
+from ...coordinator.restore.stored_channels import adopted, fits
+from ...engine.core.errors import ConfigurationError
+from ...engine.plan.plan import JobPlan
+from ...engine.runtime.driver_shape import shapes_of
+from ...engine.runtime.places import PLACES, fitted
+from ..storage.snapshots import SnapshotFiles
+
+_MOST = 5
+
+
+def in_changed_flow(manifest: Manifest, root: str, plan: JobPlan, graph: ExecutionGraph) -> Manifest:
+    """The snapshot in ``root``, as one of this plan. Raises ConfigurationError if something in flight has no place
+    there, StorageError if it cannot be read."""
+    if fits(graph, manifest) or not _at_its_parallelism(manifest, graph):
+        return manifest
+    stranded = _stranded(manifest, root, plan)
+    if stranded:
+        held = [f"{rows:,} rows at {where}" if rows else f"an end at {where}" for where, rows in stranded.items()]
+        more = f", and at {len(held) - _MOST} other places" if len(held) > _MOST else ""
+        raise ConfigurationError(
+            f"the snapshot in {root} holds what was in flight where the flow has changed: "
+            f"{', '.join(held[:_MOST])}{more}",
+            "run the flow as it was and take the savepoint with aligned=True: it has nothing in flight, and fits every "
+            "flow that knows its operators; or leave these parts of the flow as they were",
+        )
+    return adopted(graph, manifest)
+
+
+def _at_its_parallelism(manifest: Manifest, graph: ExecutionGraph) -> bool:
+    """Rule 3: of stages, and of operators, which may be in other stages now."""
+    stages = graph.parallelism.items()
+    stood = {entry.operator: entry.parallelism for entry in manifest.operators}
+    now = {operator: graph.parallelism[stage] for stage, found in graph.operators.items() for operator in found}
+    return all(manifest.parallelism.get(stage, size) == size for stage, size in stages) and all(
+        stood.get(operator, size) == size for operator, size in now.items()
+    )
+
+
+def _stranded(manifest: Manifest, root: str, plan: JobPlan) -> dict[str, int]:
+    """Rows in flight that have no place, by where they are; none: only other elements are there."""
+    files = SnapshotFiles(root, plan.name)
+    shapes = {name: shapes_of(plan, stage) for name, stage in plan.stages.items()}
+    living = {part.name for drivers in shapes.values() for shape in drivers.values() for part in shape.operators}
+    found: dict[str, int] = {}
+    for state in manifest.tasks:
+        place = files.read_place(state.state)
+        stranded = [] if place is None else fitted(PLACES.decode(place).drivers, shapes.get(state.task.vertex, {}), living)[1]
+        for each in stranded:
+            found[each.where] = found.get(each.where, 0) + each.rows
+    return found
