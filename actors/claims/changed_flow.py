@@ -61,7 +61,7 @@ def _stranded(manifest: Manifest, root: str, plan: JobPlan) -> dict[str, int]:
     found: dict[str, int] = {}
     for state in manifest.tasks:
         place = files.read_place(state.state)
-        stranded = [] if place is None else fitted(PLACES.decode(place).drivers, shapes.get(state.task.vertex, {}), living)[1]
-        for each in stranded:
+        drivers = {} if place is None else PLACES.decode(place).drivers
+        for each in fitted(drivers, shapes.get(state.task.vertex, {}), living)[1]:
             found[each.where] = found.get(each.where, 0) + each.rows
     return found

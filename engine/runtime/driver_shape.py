@@ -53,7 +53,8 @@ def _port(plan: JobPlan, stage: StagePlan, port: PortPlan) -> PartShape:
     # rows of a source are not in flight at its port: its state says which come
     schema = None if port.kind == "source" else port.schema
     routes = sorted(_routes(plan, stage, port))
-    return PartShape(_name(port.kind, port.id), _digest(stage.lanes, schema, port.spooled, _from(plan, port.id), routes))
+    whole = _digest(stage.lanes, schema, port.spooled, _from(plan, port.id), routes)
+    return PartShape(_name(port.kind, port.id), whole)
 
 
 def _output(plan: JobPlan, stage: StagePlan, output: OutputPlan) -> PartShape:
