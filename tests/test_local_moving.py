@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -139,3 +141,51 @@ def test_rows_in_flight_of_a_flow_without_exchange_go_with_their_lanes(tmp_path,
     assert len([entry for entry in read_log_in(str(state), "moves") if isinstance(entry, Claim)]) == 2
     found = [value for part in sorted(out.rglob("*.parquet")) for value in pq.read_table(part).column("x").to_pylist()]
     assert sorted(found) == [value for value in range(4_000) if value % 7]
+
+
+def test_what_a_changed_flow_took_over_does_not_move_before_its_first_checkpoint(tmp_path, caplog):
+    """Its lanes could take it with them, but the places are those of another flow."""
+    out, told, opened = tmp_path / "out", threading.Event(), threading.Event()
+    parts = [pa.table({"x": range(first, first + 10)}) for first in range(0, 400, 10)]
+
+    def passed_on(batch):
+        told.set()
+        assert opened.wait(PATIENCE)
+        return batch
+
+    def flow(*, changed):
+        flow = ps.Flow("moves", lanes=4)
+        rows = flow.from_tables(parts, name="rows").filter("x >= 0", name="all")
+        rows = rows.map_batches(passed_on, schema=parts[0].schema, name="passed")
+        rows.write_parquet(out / "rows", name="written")
+        rows.filter("x < 10", name="begin").write_parquet(out / "first", name="few")
+        if changed:
+            rows.filter("x >= 390", name="last").write_parquet(out / "last", name="more")
+        return flow
+
+    def at(name):
+        return ps.Checkpoints(tmp_path / name, every=None, retention="always")
+
+    with ps.run_local(flow(changed=False), parallelism=2, checkpoints=at("first")) as job:
+        assert told.wait(PATIENCE)
+        saved = job.savepoint(tmp_path / "mine", timeout=PATIENCE).path
+        job.cancel()
+        opened.set()
+        job.wait(PATIENCE)
+    shutil.rmtree(tmp_path / "first")
+    opened.clear()
+    told.clear()
+    options = {"checkpoints": at("second"), "from_snapshot": saved, "allow_changes": True}
+    with ps.run_local(flow(changed=True), parallelism=2, **options) as job:
+        assert told.wait(PATIENCE)
+        job.cancel()
+        opened.set()
+        job.wait_until(lambda status: status.is_over, PATIENCE)
+    with (
+        caplog.at_level(logging.INFO),
+        ps.run_local(flow(changed=True), parallelism=3, checkpoints=at("second")) as job,
+    ):
+        job.wait(PATIENCE)
+    assert "holds what was in flight at parallelism 2; it goes on there" in caplog.text
+    assert ds.dataset(out / "rows").to_table().sort_by("x") == pa.concat_tables(parts)
+    assert sorted(ds.dataset(out / "last").to_table()["x"].to_pylist()) == list(range(390, 400))

@@ -276,6 +276,34 @@ def test_rows_in_flight_in_what_a_changed_flow_does_not_have_are_named(tmp_path,
     assert "aligned=True" in str(found.value)
 
 
+def divided(output, key, *, forward) -> ps.Flow:
+    flow = ps.Flow("saved", lanes=4)
+    rows = flow.from_tables(tables(), name="numbers").partition_by(key, name="apart")
+    rows = rows.forward(name="next") if forward else rows
+    rows.map_batches(held, tables()[0].schema, name="held").write_parquet(output, name="rows")
+    return flow
+
+
+@pytest.mark.parametrize("forward", [False, True])
+def test_rows_that_were_divided_by_other_keys_are_not_gone_on_with(tmp_path, forward):
+    OPENED.clear()
+    CALLED.clear()
+    out, checkpoints = tmp_path / "out", every(tmp_path / "a", every=None)
+    with ps.run_local(divided(out, "key", forward=forward), parallelism=2, checkpoints=checkpoints) as job:
+        assert CALLED.wait(PATIENCE)
+        saved = job.savepoint(tmp_path / "mine", timeout=PATIENCE)
+        job.cancel()
+        OPENED.set()
+        job.wait(PATIENCE)
+    shutil.rmtree(tmp_path / "a")
+    options = {"parallelism": 2, "allow_changes": True, "from_snapshot": saved.path}
+    with pytest.raises(ConfigurationError, match=r"[1-9]\d* rows at operator 'held'"):
+        ps.run_local(divided(out, "value", forward=forward), checkpoints=tmp_path / "b", **options)
+    with ps.run_local(divided(out, "key", forward=forward), checkpoints=tmp_path / "c", **options) as job:
+        job.wait(PATIENCE)
+    assert ds.dataset(out).to_table().sort_by("value") == pa.concat_tables(tables()).sort_by("value")
+
+
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_flow_that_has_changed_goes_on_from_any_savepoint_with_nothing_in_flight(tmp_path, undisturbed, parallelism):
     """Of a source that is too slow to have given anything."""

@@ -14,6 +14,7 @@ from penstock.engine.core import errors
 from penstock.engine.core.identity import TaskId
 from penstock.engine.flow.flow import Flow
 from penstock.engine.planner.pipelines import plan_job
+from penstock.engine.runtime.driver_shape import DriverShape, shapes_of
 from support.ray_jobs import gather_flow
 
 KINDS = [
@@ -73,6 +74,25 @@ def test_other_drivers_are_another_shape_and_another_parallelism_is_not(tmp_path
     flow = Flow("other")
     flow.from_tables([pa.table({"x": [1]})], name="rows").collect("found")
     assert execution_graph(plan_job(flow, 2)).shape != execution_graph(plans[-1]).shape
+
+
+def test_other_keys_are_another_shape_wherever_rows_are_still_divided_by_them() -> None:
+    def drivers(key: str) -> dict[str, list[DriverShape]]:
+        flow = Flow("divided", lanes=4)
+        table = pa.table({"x": [1], "y": [1]})
+        apart = flow.from_tables([table], name="rows").partition_by(key, name="apart").forward(name="next")
+        apart.filter("x > 0").collect("one")
+        apart.filter("x > 1").gather(name="together").collect("other")
+        plan = plan_job(flow, 2)
+        return {name: list(shapes_of(plan, stage).values()) for name, stage in plan.stages.items()}
+
+    by_x, by_y = drivers("x"), drivers("y")
+    alike = {
+        name: [one.reads_and_runs_as(other) for one, other in zip(by_x[name], by_y[name], strict=True)] for name in by_x
+    }
+    assert not any(alike["apart"] + alike["next"])
+    assert all(alike["rows"] + alike["together"])
+    assert by_x["rows"] != by_y["rows"]
 
 
 def test_only_a_stage_without_an_exchange_that_holds_nothing_is_moved_in_the_middle(tmp_path: Path) -> None:
