@@ -100,8 +100,9 @@ class WriteBehind:
 
     def then(self, action: Callable[[], object]) -> None:
         """Call ``action`` on the driver's thread when everything given so far is written: at once, or by ``post``."""
+        idle = self.idle  # first: a job that fails says so before it is done
         self.check()
-        if not self.idle:
+        if not idle:
             self._awaited += 1
             self.write("", lambda: self._post(lambda: self._come_to(action)))
         elif self._awaited:  # all is written, and what was asked before is on its way to the driver

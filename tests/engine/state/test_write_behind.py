@@ -61,6 +61,24 @@ def test_driver_hears_in_the_order_in_which_it_asked_whatever_is_written_meanwhi
     assert told == [1, 2, 3]
 
 
+def test_driver_hears_nothing_of_a_job_that_fails_just_as_it_asks() -> None:
+    later = Later()
+
+    class Hurried(WriteBehind):
+        def check(self) -> None:
+            super().check()
+            later.run()  # a thread that has waited for this moment
+
+    def fail() -> None:
+        raise StorageError("the disk is gone", "make room")
+
+    behind, told = Hurried(later, later.posted.append), list[int]()
+    behind._add("sink", fail, 10)
+    with pytest.raises(StorageError, match="the disk is gone"):
+        behind.then(lambda: told.append(1))
+    assert not told
+
+
 def test_jobs_are_done_in_the_order_in_which_they_came() -> None:
     later, behind = delayed()
     done: list[int] = []
