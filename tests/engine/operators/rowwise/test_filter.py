@@ -59,7 +59,7 @@ def test_filter_that_is_no_condition_is_refused() -> None:
 
 
 def test_filter_by_something_else_suggests_an_expression() -> None:
-    with pytest.raises(FlowError, match=r"got 7 \(int\)(.|\n)*pc.field"):
+    with pytest.raises(FlowError, match=r"got 7 \(int\)(.|\n)*ps.col"):
         Filter(7).output_schema([ROWS.schema])
 
 
