@@ -321,8 +321,13 @@ class SimulatedCluster:
             self._stopped()
         elif status == "finished":
             self.finished = True
-        elif incarnation is self._incarnations[-1] or not any(other.alive for other in self._incarnations):
+        elif self._is_newest(incarnation) or not any(other.alive for other in self._incarnations):
             self._new_coordinator()
+
+    def _is_newest(self, incarnation: Incarnation) -> bool:
+        """Whether somebody must take its place: those that are superseded get nowhere, and may not know it."""
+        claim = self.storage.last_claim()
+        return incarnation is self._incarnations[-1] or (claim is not None and claim.owner == incarnation.owner)
 
     def _stopped(self) -> None:
         """Go on from the savepoint as another job, unless the data were drained. Of this one nothing is left."""
