@@ -32,6 +32,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Generator, Iterator, Sequence
 from importlib.machinery import ModuleSpec
@@ -42,7 +43,7 @@ from typing import Any
 import pytest
 
 from support.bucket_twin import BucketTwin, environment
-from support.left_threads import job_threads, left_since
+from support.left_threads import left_since
 from support.object_server import ObjectServer
 from support.store_proxy import StoreProxy
 
@@ -180,7 +181,7 @@ def pytest_terminal_summary(
 def jobs_end(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test of whole jobs in this process ends them: their threads would go on beside the tests that come after it.
     Those of a fixture with a wider scope are older than this one, and stay."""
-    before = job_threads()
+    before = time.monotonic()
     yield
     path: Path = request.node.path
     if path.parent == Path(TESTS) and path.name.startswith(WHOLE_JOBS) and (left := left_since(before)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 from random import Random
 
@@ -16,7 +17,7 @@ from penstock.engine.core.errors import DamagedFileError, StorageError
 from penstock.engine.sinks.parquet import ParquetSink
 from penstock.engine.sinks.parquet_committer import ParquetCommitter
 from support.damage import flipped
-from support.left_threads import job_threads, left_since
+from support.left_threads import left_since
 
 SPLITS, ROWS = 48, 10
 PATIENCE = 60
@@ -84,7 +85,7 @@ def refusal(folder: Path) -> DamagedFileError | None:
 
 
 def test_job_whose_output_file_is_cut_ends_and_names_the_file(tmp_path: Path) -> None:
-    before = job_threads()
+    before = time.monotonic()
     checkpoints = ps.Checkpoints(tmp_path / "state", every="40ms", retention="always")
     job = ps.run_local(flow(tmp_path / "out", 400.0), checkpoints=checkpoints)
     job.wait_until(lambda _: any((tmp_path / "out" / "rows").glob("part-*")), PATIENCE)
@@ -102,7 +103,7 @@ def test_job_ends_whatever_its_sinks_say_of_their_outputs(tmp_path: Path, monkey
     def broken(*_: object) -> None:
         raise ValueError("the sink of a user cannot tell")
 
-    before = job_threads()
+    before = time.monotonic()
     job = ps.run_local(flow(tmp_path / "out", 400.0))
     job.wait_until(lambda status: status.checkpoints_completed >= 1 or status.state == "running", PATIENCE)
     monkeypatch.setattr(ParquetSink, "visible_rows", broken)

@@ -29,7 +29,7 @@ def _check_files(manifest: Manifest, root: str, job: str) -> None:
     files = SnapshotFiles(root, job, inline=0)
     for task in manifest.tasks:
         files.read(task.state)
-        files.read_flight(task.state)
+        files.read_flights(task.state)
 
 
 def _check_prepared(manifest: Manifest, outputs: dict[str, Path]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import ray
+from ray.exceptions import RayActorError
 
 from penstock.actors.spark.leased_blocks import BlockHolder, LeasedSplit, make_spool, parcels_of, start_holder
 from penstock.actors.spark.writing import make_writer
@@ -99,11 +101,18 @@ def test_dropped_blocks_are_gone_and_nobody_waits_for_them(cluster: str) -> None
         holder.block(0, 60.0)
 
 
+def ask_for_ever(actor: Any) -> None:
+    while True:
+        ray.get(actor.publish.remote())
+
+
 def test_split_reads_from_the_row_it_is_asked_for_and_says_when_its_holder_has_ended(cluster: str) -> None:
     actor = start_holder(TABLE.schema, 0)
     split = LeasedSplit("spark/0", 0, TABLE.schema, actor)
     ray.get([actor._keep.remote(0, TABLE), actor.publish.remote()])
     assert pa.Table.from_batches(split.open(990)).equals(TABLE.slice(990))
     ray.kill(actor)
+    with pytest.raises(RayActorError):  # it may answer for a moment
+        ask_for_ever(actor)
     with pytest.raises(ConfigurationError, match="the holder of split spark/0 is gone"):
         list(split.open(0))
