@@ -239,13 +239,11 @@ def changed(output, through=held, further=True, rate=0.0, above=0) -> ps.Flow:
     return flow
 
 
-@pytest.fixture
-def in_flight(tmp_path):
-    """A savepoint of a job whose function has been given rows, and has given none."""
+def saved_in_flight(made, tmp_path):
+    """A savepoint of a job whose function ``held`` has been given rows, and has given none."""
     OPENED.clear()
     CALLED.clear()
-    checkpoints = every(tmp_path / "a", every=None)
-    with ps.run_local(flow(tmp_path / "out", through=held), parallelism=2, checkpoints=checkpoints) as job:
+    with ps.run_local(made, parallelism=2, checkpoints=every(tmp_path / "a", every=None)) as job:
         assert CALLED.wait(PATIENCE)
         saved = job.savepoint(tmp_path / "mine", timeout=PATIENCE)
         job.cancel()
@@ -253,6 +251,11 @@ def in_flight(tmp_path):
         job.wait(PATIENCE)
     shutil.rmtree(tmp_path / "a")
     return saved.path
+
+
+@pytest.fixture
+def in_flight(tmp_path):
+    return saved_in_flight(flow(tmp_path / "out", through=held), tmp_path)
 
 
 @pytest.mark.parametrize("further", [False, True])
@@ -286,17 +289,9 @@ def divided(output, key, *, forward) -> ps.Flow:
 
 @pytest.mark.parametrize("forward", [False, True])
 def test_rows_that_were_divided_by_other_keys_are_not_gone_on_with(tmp_path, forward):
-    OPENED.clear()
-    CALLED.clear()
-    out, checkpoints = tmp_path / "out", every(tmp_path / "a", every=None)
-    with ps.run_local(divided(out, "key", forward=forward), parallelism=2, checkpoints=checkpoints) as job:
-        assert CALLED.wait(PATIENCE)
-        saved = job.savepoint(tmp_path / "mine", timeout=PATIENCE)
-        job.cancel()
-        OPENED.set()
-        job.wait(PATIENCE)
-    shutil.rmtree(tmp_path / "a")
-    options = {"parallelism": 2, "allow_changes": True, "from_snapshot": saved.path}
+    out = tmp_path / "out"
+    saved = saved_in_flight(divided(out, "key", forward=forward), tmp_path)
+    options = {"parallelism": 2, "allow_changes": True, "from_snapshot": saved}
     with pytest.raises(ConfigurationError, match=r"[1-9]\d* rows at operator 'held'"):
         ps.run_local(divided(out, "value", forward=forward), checkpoints=tmp_path / "b", **options)
     with ps.run_local(divided(out, "key", forward=forward), checkpoints=tmp_path / "c", **options) as job:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from ...engine.core.elements import Batch, Element, Tag
 from ...engine.core.errors import InternalError
 from ...engine.core.identity import Attempt, Tally
-from ...engine.core.union_buffers import whole_unions
+from ...engine.core.union_buffers import WholeUnions
 from ...engine.exchange.channels import ChannelId, Frame, Grant, Upstream
 from .frames import GarbageError, bytes_of, head_of
 
@@ -187,6 +187,7 @@ class BatchReader:
 
     def __init__(self) -> None:
         self._source = _Source()
+        self._whole = WholeUnions()
         self._reader: Any = None
 
     def read(self, piece: pa.Buffer, fresh: bool) -> pa.RecordBatch:
@@ -197,7 +198,7 @@ class BatchReader:
         elif self._reader is None:
             raise pa.ArrowInvalid("a batch came before its schema")
         try:
-            return whole_unions(self._reader.read_next_batch())
+            return self._whole(self._reader.read_next_batch())
         finally:
             self._source.end()
 

@@ -7,32 +7,35 @@ pyarrow 26.0; a copy by ``concat_arrays`` has all its buffers.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import pyarrow as pa
 
 
-def whole_unions(records: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows. Copies the columns that have a union somewhere inside, and no others."""
-    places = _places(records.schema)
-    if not places:
-        return records
-    columns = records.columns
-    for place in places:
-        columns[place] = pa.concat_arrays([columns[place], columns[place].slice(0, 0)])
-    return pa.RecordBatch.from_arrays(columns, schema=records.schema)
+class WholeUnions:
+    """Makes the batches of a stream whole: ``__call__`` gives the same rows, and copies the columns that have a union
+    somewhere inside, and no others. Looks for these once, as long as batches have one schema."""
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+        self._places: tuple[int, ...] = ()
+
+    def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        schema = records.schema
+        if self._schema is None or not schema.equals(self._schema):
+            self._schema = schema
+            self._places = tuple(place for place, field in enumerate(schema) if _has_union(field.type))
+        if not self._places:
+            return records
+        columns = records.columns
+        for place in self._places:
+            columns[place] = pa.concat_arrays([columns[place], columns[place].slice(0, 0)])
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def whole_union_table(table: pa.Table) -> pa.Table:
     """The same for a table."""
-    if not _places(table.schema):
+    if not any(_has_union(field.type) for field in table.schema):
         return table
-    return pa.Table.from_batches([whole_unions(records) for records in table.to_batches()], table.schema)
-
-
-@lru_cache(maxsize=256)
-def _places(schema: pa.Schema) -> tuple[int, ...]:
-    return tuple(place for place, field in enumerate(schema) if _has_union(field.type))
+    return pa.Table.from_batches(map(WholeUnions(), table.to_batches()), table.schema)
 
 
 def _has_union(type: pa.DataType) -> bool:

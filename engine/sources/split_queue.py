@@ -22,7 +22,7 @@ from ..arrow.plain_types import plain_batches
 from ..core.errors import DataError
 from ..core.operator import Background
 from ..core.source import Split
-from ..core.union_buffers import whole_unions
+from ..core.union_buffers import WholeUnions
 from ..core.user_code import is_to_be_told, raised, user_frames
 from ..plan.rounds import LaneCursor, RowStream, SplitAssignment
 from .picking import Chunk, Chunked, Pick, PickedRows, PickingStream, column_stream, rows_read
@@ -293,6 +293,7 @@ class SplitQueue:
 
 def rows_of(split: Split, start: int) -> Iterator[pa.RecordBatch]:
     """The rows of a split; it is opened when the first of them is wanted, on the thread that wants it."""
+    whole = WholeUnions()
     try:
         opened: object = split.open(start)
         if not isinstance(opened, Iterable):
@@ -301,7 +302,7 @@ def rows_of(split: Split, start: int) -> Iterator[pa.RecordBatch]:
             if not isinstance(records, pa.RecordBatch):
                 given = f"split {split.id} gave a {type(records).__name__}"
                 raise DataError(given, GIVES)
-            yield from plain_batches((whole_unions(records),))
+            yield from plain_batches((whole(records),))
     except (GeneratorExit, OSError, pa.ArrowException):
         raise
     except BaseException as error:

@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..core.errors import InternalError, StorageError
-from ..core.union_buffers import whole_unions
+from ..core.union_buffers import WholeUnions
 from .write_behind import WriteBehind
 
 # ------------------------------------------------------------------ spill folders
@@ -166,11 +166,11 @@ class ArrowSpillFile:
         with disk_error_context("read what was spilled to", self.path, self._operator):
             source = pa.memory_map(self.path)
         with source:
-            batches = pa.ipc.open_stream(source)
+            batches, whole = pa.ipc.open_stream(source), WholeUnions()
             while True:
                 with disk_error_context("read what was spilled to", self.path, self._operator):
                     try:
-                        records = whole_unions(batches.read_next_batch())
+                        records = whole(batches.read_next_batch())
                     except StopIteration:
                         return
                 yield records

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.actors.transport.wire import BatchReader, BatchWriter
-from penstock.engine.core.union_buffers import whole_union_table, whole_unions
+from penstock.engine.core.union_buffers import WholeUnions, whole_union_table
 
 SPARSE = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["a", "b"])])
 DENSE = pa.UnionArray.from_dense(
@@ -35,7 +35,7 @@ def read_again(records: pa.RecordBatch) -> pa.RecordBatch:
 @pytest.mark.parametrize("name", COLUMNS)
 def test_unions_that_were_read_can_be_measured(name: str) -> None:
     records = pa.RecordBatch.from_arrays([pa.array(range(len(COLUMNS[name]))), COLUMNS[name]], names=["n", "v"])
-    whole = whole_unions(read_again(records))
+    whole = WholeUnions()(read_again(records))
     whole.validate(full=True)
     assert whole.equals(records)
     assert whole.nbytes >= 0
@@ -45,6 +45,7 @@ def test_unions_that_were_read_can_be_measured(name: str) -> None:
 
 def test_columns_without_unions_are_not_copied() -> None:
     records = pa.RecordBatch.from_arrays([pa.array([[1], []]), SPARSE], names=["n", "v"])
+    whole_unions = WholeUnions()
     whole = whole_unions(records)
     assert whole.column(0).buffers()[1].address == records.column(0).buffers()[1].address
     plain = records.select(["n"])
