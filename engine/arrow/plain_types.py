@@ -73,11 +73,16 @@ def check_plain(kind: str, schema: pa.Schema) -> None:
 
 
 def plain_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows with plain types; a batch that is plain is passed on as it is."""
+    """The same rows with plain types; a batch that is plain is passed on as it is. Types are looked at once, as long as
+    batches have one schema."""
+    known: pa.Schema | None = None
+    schema: pa.Schema | None = None
     for records in batches:
         given = records.schema
-        schema = plain_schema(given)
-        if schema.equals(given):
+        if known is None or not given.equals(known, check_metadata=True):
+            known, found = given, plain_schema(given)
+            schema = None if found.equals(given) else found
+        if schema is None:
             yield records
         else:
             yield from _pieces(records, schema)

@@ -293,19 +293,21 @@ class SplitQueue:
 
 def rows_of(split: Split, start: int) -> Iterator[pa.RecordBatch]:
     """The rows of a split; it is opened when the first of them is wanted, on the thread that wants it."""
-    whole = WholeUnions()
     try:
         opened: object = split.open(start)
         if not isinstance(opened, Iterable):
             raise DataError(f"split {split.id} was opened, and gave a {type(opened).__name__}", GIVES)
-        for records in opened:
-            if not isinstance(records, pa.RecordBatch):
-                given = f"split {split.id} gave a {type(records).__name__}"
-                raise DataError(given, GIVES)
-            yield from plain_batches((whole(records),))
+        yield from plain_batches(map(WholeUnions(), _batches_of(split, opened)))
     except (GeneratorExit, OSError, pa.ArrowException):
         raise
     except BaseException as error:
         if not is_to_be_told(error) or user_frames(error) is None:
             raise
         raise raised(f"reading split {split.id}: it", error, "correct the source, or leave the split out") from error
+
+
+def _batches_of(split: Split, opened: Iterable[object]) -> Iterator[pa.RecordBatch]:
+    for records in opened:
+        if not isinstance(records, pa.RecordBatch):
+            raise DataError(f"split {split.id} gave a {type(records).__name__}", GIVES)
+        yield records

@@ -97,6 +97,22 @@ def test_lists_of_nulls_are_hashed_wherever_they_stand(type: pa.DataType) -> Non
     assert hashes([pairs.slice(1)]).tolist() == hashes([pairs]).tolist()[1:]
 
 
+def test_types_are_looked_at_once_as_long_as_batches_have_one_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[pa.Schema] = []
+
+    def counting(schema: pa.Schema) -> pa.Schema:
+        looked_at.append(schema)
+        return plain_schema(schema)
+
+    monkeypatch.setattr(plain_types, "plain_schema", counting)
+    plain, view = pa.record_batch({"v": pa.array(["a"])}), pa.record_batch({"v": pa.array(["a"], VIEW)})
+    noted = view.replace_schema_metadata({"a": "b"})
+    found = list(plain_batches([plain, plain, view, view, noted, plain]))
+    assert looked_at == [each.schema for each in (plain, view, noted, plain)]
+    assert all(each.equals(plain) for each in found)
+    assert [each.schema.metadata for each in found] == [None, None, None, None, {b"a": b"b"}, None]
+
+
 def test_a_batch_that_does_not_fit_is_cut_at_row_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     records = pa.record_batch({"v": pa.array([str(number) for number in range(11)], VIEW)})
     made = plain_types._plain
