@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -52,10 +54,35 @@ def test_collate_fn_gets_arrays_and_its_tensors_are_moved(reader):
     assert kept == ["kept"]
 
 
+def test_tensors_of_several_shapes_come_through_a_job_in_the_form_asked_for(tmp_path):
+    rows = [np.full((n % 3 + 1, 2), n, np.float32) for n in range(10)]
+    data = pa.array([each.ravel() for each in rows], pa.list_(pa.float32()))
+    shapes = pa.array([each.shape for each in rows], pa.list_(pa.int32(), 2))
+    storage = pa.StructArray.from_arrays([data, shapes], ["data", "shape"])
+    told = {"ARROW:extension:name": "arrow.variable_shape_tensor", "ARROW:extension:metadata": "{}"}
+    schema = pa.schema([("n", pa.int64()), pa.field("x", storage.type, metadata=told)])
+    pq.write_table(pa.Table.from_arrays([pa.array(range(10)), storage], schema=schema), tmp_path / "rows.parquet")
+    flow = ps.Flow("tensors", lanes=2)
+    flow.read_parquet(str(tmp_path)).feed(4, shuffle=True, seed=1)
+    with ps.run_local(flow) as job:
+        handle = pickle.loads(pickle.dumps(job.feed()))
+        assert handle.schema == job.feed().schema
+        with job.feed().reader(timeout=60) as reader:
+            found = list(reader.loader(ragged="jagged", fetches_ahead=False))
+        assert job.audit_feed().clean
+    assert sorted(n for batch in found for n in batch["n"].tolist()) == list(range(10))
+    for batch in found:
+        assert batch["x"].layout == torch.jagged
+        for n, each in zip(batch["n"].tolist(), batch["x"].unbind(), strict=True):
+            assert each.tolist() == rows[n].tolist()
+
+
 @pytest.mark.parametrize("reader", [("n", "word")], indirect=True)
 def test_column_that_is_no_number_is_refused_by_name(reader):
     with pytest.raises(DataError, match=r"column 'word' cannot become a tensor[\s\S]*collate_fn"):
         next(reader.iter_torch_batches())
+    with pytest.raises(ConfigurationError, match="ragged and collate_fn"):
+        next(reader.iter_torch_batches(ragged="list", collate_fn=dict))
     with pytest.raises(ConfigurationError, match="dtypes and collate_fn"):
         next(reader.iter_torch_batches(dtypes=torch.float32, collate_fn=dict))
 
@@ -69,6 +96,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from penstock.actors.feed.mesh import MeshRoles, place_of
 import pyarrow as pa
+import pyarrow.parquet as pq
 for rank in range(8):
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=8)
     mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "cp"))

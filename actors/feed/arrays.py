@@ -4,14 +4,18 @@ Rules:
 
 1. An array's type, and how many dimensions it has, follow from the column's type (and from what is chosen for its
    nulls, ``nulls``) alone, so that they are the same in every slice, one without rows included; but for rule 3.
-2. Lists of one length are a matrix, lists of such lists have a dimension more, a ``fixed_shape_tensor`` has its own.
-   The lengths of a slice without rows are those of the slice before.
-3. Lists of different lengths are an array of arrays, one for each row; deeper down they are refused.
+2. Lists of one length are a matrix, lists of such lists have a dimension more, tensors of one shape (``tensors``) have
+   theirs. The lengths of a slice without rows are those of the slice before.
+3. Lists of different lengths are an array of arrays, one for each row; if lists of lists differ deeper down, they are
+   refused. Tensors whose type lets them differ are always an array of arrays.
+4. Columns for which a form is named (``forms``) are ``Ragged`` in every slice, whether their rows differ or not.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,16 +23,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...engine.core.errors import ConfigurationError, DataError
-from .nulls import NullRule, is_list, needs_choice, rules_of
+from .nulls import NullRule, needs_choice, rules_of
+from .tensors import (
+    Array,
+    Ragged,
+    TensorColumn,
+    is_list,
+    of_one_shape,
+    ragged_lists,
+    shapes_of,
+    storage_of,
+    tensors_of,
+)
 
-Array: TypeAlias = np.ndarray[Any, Any]
-Masked: TypeAlias = tuple[Array, Array | None]
+Values: TypeAlias = Array | Ragged
+Masked: TypeAlias = tuple[Values, Values | None]
 """Values, and where they are missing, if that is wanted."""
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 """Of one row of each column that has lists, as last seen."""
 
 
-def to_numpy(records: pa.RecordBatch) -> dict[str, Array]:
+def to_numpy(records: pa.RecordBatch) -> dict[str, Any]:
     """The columns of one batch, of which nothing else is known."""
     return Arrays(records.schema).of(records)
 
@@ -36,10 +51,10 @@ def to_numpy(records: pa.RecordBatch) -> dict[str, Array]:
 def check_numeric(name: str, array: Array, otherwise: str) -> None:
     """Raise DataError for an array that cannot become a tensor. ``otherwise``: what else can be done."""
     if array.dtype.kind not in "biufc":
-        lists = array.dtype == object and len(array) > 0 and isinstance(array[0], np.ndarray)
+        differ = array.dtype == object and len(array) > 0 and isinstance(array[0], np.ndarray)
+        what = "tensors have different shapes" if differ and array[0].ndim > 1 else "lists have different lengths"
         raise DataError(
-            f"column {name!r} cannot become a tensor: "
-            f"{'its lists have different lengths' if lists else f'its values are {array.dtype}'}",
+            f"column {name!r} cannot become a tensor: its {what if differ else f'values are {array.dtype}'}",
             f"leave the column out (project), make it a number, or {otherwise}",
         )
 
@@ -57,10 +72,19 @@ def check_named(argument: str, given: Any, names: Sequence[str]) -> None:
 
 
 class Arrays:
-    """Makes the arrays of one reader. ``nulls``: see there. ``shapes``: kept from slice to slice (rule 2)."""
+    """Makes the arrays of one reader. ``nulls``: see there. ``shapes``: kept from slice to slice (rule 2). ``forms``:
+    by column (rule 4)."""
 
-    def __init__(self, schema: pa.Schema, nulls: Any = None, shapes: Shapes | None = None) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        nulls: Any = None,
+        shapes: Shapes | None = None,
+        forms: Mapping[str, str] | None = None,
+    ) -> None:
         self._rules = rules_of(nulls, schema)
+        self._tensors = {field.name: found for field in schema if (found := tensors_of(field)) is not None}
+        self._forms = forms or {}
         self._shapes: Shapes = {} if shapes is None else shapes
         self.names = [*schema.names, *(f"{name}_mask" for name, rule in self._rules.items() if rule.masks)]
 
@@ -69,36 +93,50 @@ class Arrays:
         """Those of the rows so far, which are to be given to whoever goes on."""
         return dict(self._shapes)
 
-    def of(self, records: pa.RecordBatch) -> dict[str, Array]:
-        """The columns as arrays, by name. Raises DataError, which names the column."""
-        found: dict[str, Array] = {}
-        masks: dict[str, Array] = {}
+    def of(self, records: pa.RecordBatch) -> dict[str, Any]:
+        """The columns as arrays, or ``Ragged``, by name. Raises DataError, which names the column."""
+        found: dict[str, Any] = {}
+        masks: dict[str, Any] = {}
         for name, column in zip(records.schema.names, records.columns, strict=True):
             values, mask = self._column(name, column)
-            found[name] = values
+            found[name] = self._formed(name, values)
             if mask is not None:
-                masks[f"{name}_mask"] = mask
+                masks[f"{name}_mask"] = self._formed(name, mask)
         return found | masks
 
     def _column(self, name: str, column: pa.Array) -> Masked:
         rule = self._rules.get(name) or NullRule(name)
+        tensors, known = self._tensors.get(name), self._shapes.get(name)
         try:
-            values, mask = _array(column, rule, self._shapes.get(name))
+            if tensors is None:
+                values, mask = _array(column, rule, known)
+            else:
+                values, mask = _tensors(storage_of(column), tensors, rule, known)
         except (pa.ArrowException, ImportError, TypeError, ValueError) as error:
             raise DataError(
                 f"column {name!r} of type {column.type} cannot become an array: {error}",
                 'leave it out (project), or read batch_format="pyarrow"',
             ) from error
-        if len(column) and is_list(column.type) and _fits(values, column.type):
-            self._shapes[name] = values.shape[1:]
+        if len(column) and (is_list(column.type) or tensors is not None):
+            if not isinstance(values, Ragged):
+                self._shapes[name] = values.shape[1:]
+            elif name in self._forms or tensors is not None:
+                self._shapes[name] = tuple(values.shapes[-1].tolist())
         return values, mask
+
+    def _formed(self, name: str, values: Values) -> Values:
+        """Rule 4, and rule 3."""
+        form = self._forms.get(name)
+        if form is None:
+            return values.as_objects() if isinstance(values, Ragged) else values
+        return replace(values if isinstance(values, Ragged) else of_one_shape(values), form=form)
 
 
 def _array(column: pa.Array, rule: NullRule, known: tuple[int, ...] | None = None) -> Masked:
     """One array, and its mask. ``known``: the shape of a row, if there are none to show it."""
     kind = column.type
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return _tensors(column, rule)
+    if (tensors := tensors_of(pa.field("", kind))) is not None:
+        return _tensors(column.storage, tensors, rule, known)
     if isinstance(kind, pa.BaseExtensionType):
         return _extension(column, rule)
     if pa.types.is_dictionary(kind):
@@ -135,11 +173,9 @@ def _nulls(column: pa.Array) -> Array:
     return found
 
 
-def _null_error(rule: NullRule, what: str) -> DataError:
-    return DataError(
-        f"column {rule.name!r} {what}",
-        'fill them before the feed, or say what becomes of them: nulls="mask", "nan" or a value, for all or by column',
-    )
+def _null_error(rule: NullRule, what: str, has_choice: bool = True) -> DataError:
+    choice = ', or say what becomes of them: nulls="mask", "nan" or a value, for all or by column' if has_choice else ""
+    return DataError(f"column {rule.name!r} {what}", f"fill them before the feed{choice}")
 
 
 # ---------------------------------------------------------------------- lists
@@ -152,12 +188,9 @@ def _lists(column: pa.Array, rule: NullRule, known: tuple[int, ...] | None) -> M
     present = column if absent is None else column.drop_null()
     if not len(present):
         found = _no_lists(column.type, rule, known)
+    elif (width := _width(present)) is None:
+        found = _ragged(present, rule)
     else:
-        width = _width(present)
-        if width is None:
-            if absent is not None:
-                raise _null_error(rule, "has nulls in place of lists beside lists of different lengths")
-            return _ragged(present, rule)
         found = _matrix(present, width, rule, known)
     return found if absent is None else _spread(found, absent, rule)
 
@@ -172,50 +205,41 @@ def _width(column: pa.Array) -> int | None:
 
 def _matrix(column: pa.Array, width: int, rule: NullRule, known: tuple[int, ...] | None) -> Masked:
     values, mask = _array(column.flatten(), rule, None if known is None else known[1:])
-    if is_list(leaf := column.type.value_type) and values.dtype == object and not _fits(values, leaf):
+    values = _dense(values, rule)
+    shape = (len(column), width, *values.shape[1:])
+    return values.reshape(shape), None if mask is None else _dense(mask, rule).reshape(shape)
+
+
+def _dense(values: Values, rule: NullRule) -> Array:
+    """The values of lists, if they have one shape."""
+    if isinstance(values, Ragged):
         raise DataError(
             f"column {rule.name!r} has lists of lists of different lengths, which are no matrix",
             'pad them before the feed, or read batch_format="pyarrow"',
         )
-    shape = (len(column), width, *values.shape[1:])
-    return values.reshape(shape), None if mask is None else mask.reshape(shape)
-
-
-def _fits(values: Array, kind: pa.DataType) -> bool:
-    """Whether all lists below this type became dimensions."""
-    return values.ndim - 1 == len(_row_shape(kind))
+    return values
 
 
 def _ragged(column: pa.Array, rule: NullRule) -> Masked:
     """Rule 3."""
-    if is_list(column.type.value_type):
-        raise DataError(
-            f"column {rule.name!r} has different numbers of lists in its rows, which are no matrix",
-            'pad them before the feed, or read batch_format="pyarrow"',
-        )
     values, mask = _array(column.flatten(), rule)
-    ends = np.cumsum(column.value_lengths().to_numpy(zero_copy_only=False))
-    return _cut(values, ends), None if mask is None else _cut(mask, ends)
-
-
-def _cut(values: Array, ends: Array) -> Array:
-    found = np.empty(len(ends), dtype=object)
-    begin = 0
-    for place, end in enumerate(ends.tolist()):
-        found[place], begin = values[begin:end], end
-    return found
+    found = ragged_lists(column, _dense(values, rule))
+    return found, None if mask is None else found.with_values(_dense(mask, rule).reshape(-1))
 
 
 def _no_lists(kind: pa.DataType, rule: NullRule, known: tuple[int, ...] | None) -> Masked:
     """No list that would tell its length."""
     inner, mask = _array(pa.nulls(0, kind.value_type), rule, None if known is None else known[1:])
+    inner = _dense(inner, rule)
     shape = (0, (_row_shape(kind) if known is None else known)[0], *inner.shape[1:])
-    return inner.reshape(shape), None if mask is None else mask.reshape(shape)
+    return inner.reshape(shape), None if mask is None else _dense(mask, rule).reshape(shape)
 
 
 def _spread(found: Masked, absent: Array, rule: NullRule) -> Masked:
     """With rows of their own for lists that are null."""
     values, mask = found
+    if isinstance(values, Ragged) or isinstance(mask, Ragged):
+        raise _null_error(rule, "has nulls in place of lists beside lists of different lengths", False)
     shape = (len(absent), *values.shape[1:])
     spread: Array = np.full(shape, rule.absent(values.dtype), dtype=values.dtype)
     spread[~absent] = values
@@ -228,9 +252,8 @@ def _spread(found: Masked, absent: Array, rule: NullRule) -> Masked:
 
 def _row_shape(kind: pa.DataType) -> tuple[int, ...]:
     """The shape of a row, as far as the type tells: 0 where lists may have any length."""
-    if isinstance(kind, pa.FixedShapeTensorType):
-        shape = tuple(kind.shape)
-        return tuple(shape[place] for place in kind.permutation) if kind.permutation else shape
+    if (tensors := tensors_of(pa.field("", kind))) is not None:
+        return tensors.given
     if isinstance(kind, pa.BaseExtensionType):
         return ()
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
@@ -244,16 +267,34 @@ def _row_shape(kind: pa.DataType) -> tuple[int, ...]:
 # ---------------------------------------------------------------------- extension types
 
 
-def _tensors(column: pa.Array, rule: NullRule) -> Masked:
-    """Tensors of one shape, with its dimensions in their logical order."""
-    kind = column.type
-    order = (0, *(place + 1 for place in kind.permutation or range(len(kind.shape))))
+def _tensors(storage: pa.Array, tensors: TensorColumn, rule: NullRule, known: tuple[int, ...] | None) -> Masked:
+    """Those of one shape with its dimensions in the order that is given."""
+    if tensors.shape is None:
+        return _tensors_of_several_shapes(storage, tensors, rule, known)
+    shape = len(storage), *tensors.shape
+    order = (0, *(place + 1 for place in tensors.order or range(len(tensors.shape))))
 
-    def shaped(flat: Array) -> Array:
-        return flat.reshape(len(column), *kind.shape).transpose(order)
+    def shaped(flat: Values) -> Array:
+        return _dense(flat, rule).reshape(shape).transpose(order)
 
-    values, mask = _array(column.storage, rule)
+    values, mask = _array(storage, rule, (math.prod(tensors.shape),))
     return shaped(values), None if mask is None else shaped(mask)
+
+
+def _tensors_of_several_shapes(
+    storage: pa.Array, tensors: TensorColumn, rule: NullRule, known: tuple[int, ...] | None
+) -> Masked:
+    if storage.null_count:
+        raise _null_error(
+            rule, f"has {storage.null_count:,} nulls in place of tensors, which have no such value", False
+        )
+    values, mask = _array(storage.field("data").flatten(), rule)
+    if len(storage):
+        found = Ragged(_dense(values, rule), shapes_of(storage, rule.name), tensors.order)
+    else:
+        like = known or (0,) * tensors.rank
+        found = Ragged(_dense(values, rule), np.zeros((0, len(like)), dtype=np.int64), tensors.order, like)
+    return found, None if mask is None else found.with_values(_dense(mask, rule))
 
 
 def _extension(column: pa.Array, rule: NullRule) -> Masked:

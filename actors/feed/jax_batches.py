@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from ...engine.core.errors import ConfigurationError, DataError
-from .arrays import Array, check_named, check_numeric, of_column
+from .arrays import check_named, check_numeric, of_column
+from .tensors import Array
 
 
 class JaxBatches:

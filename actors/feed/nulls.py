@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...engine.core.errors import ConfigurationError
+from .tensors import is_list, tensors_of
 
 NullChoice: TypeAlias = str | bool | int | float | None
 """For all columns, or one."""
@@ -66,7 +67,7 @@ def rules_of(choice: Any, schema: pa.Schema) -> dict[str, NullRule]:
     if isinstance(choice, Mapping):
         found = {name: _named(schema, name, each) for name, each in choice.items()}
     else:
-        kinds = {field.name: leaf_of(field.type) for field in schema}
+        kinds = {field.name: _leaf(field) for field in schema}
         found = {name: rule for name, kind in kinds.items() if (rule := _for_all(name, choice, kind)) is not None}
     for name in [name for name, rule in found.items() if rule.masks]:
         if f"{name}_mask" in schema.names:
@@ -77,6 +78,11 @@ def rules_of(choice: Any, schema: pa.Schema) -> dict[str, NullRule]:
     return found
 
 
+def _leaf(field: pa.Field) -> pa.DataType:
+    tensors = tensors_of(field)
+    return leaf_of(field.type) if tensors is None else tensors.values
+
+
 def leaf_of(kind: pa.DataType) -> pa.DataType:
     """The type of the values, behind lists and codes."""
     if isinstance(kind, pa.BaseExtensionType):
@@ -84,13 +90,6 @@ def leaf_of(kind: pa.DataType) -> pa.DataType:
     if is_list(kind) or pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return leaf_of(kind.value_type)
     return kind
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Whether the values are lists, of whatever kind."""
-    types = pa.types
-    some = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return bool(some or types.is_list_view(kind) or types.is_large_list_view(kind))
 
 
 def needs_choice(kind: pa.DataType) -> bool:
@@ -125,7 +124,7 @@ def _named(schema: pa.Schema, name: Any, choice: Any) -> NullRule:
     """Rule 4, for a column that is named."""
     if schema.get_field_index(name) < 0 if isinstance(name, str) else True:
         raise ConfigurationError(f"nulls: the feed has no column {name!r}", f"its columns: {', '.join(schema.names)}")
-    kind = leaf_of(schema.field(name).type)
+    kind = _leaf(schema.field(name))
     if choice is None:
         return NullRule(name)
     if isinstance(choice, str) and choice == "mask":

@@ -45,7 +45,7 @@ from ...engine.core.errors import ConfigurationError, DataError, PenstockError
 from ...engine.feed.messages import FORGET, Ask, Commit, Ranges, Slice
 from ...engine.feed.sink import CONTIGUOUS
 from ...engine.feed.status import FeedStatus
-from .arrays import Array, Arrays, Shapes
+from .arrays import Arrays, Shapes
 from .jax_batches import JaxBatches
 from .link import BrokenFeedLinkError, FeedRoute
 from .making import MadeAhead
@@ -53,7 +53,7 @@ from .mesh import MeshPlace, MeshRoles, Names, place_of
 from .models import in_words, record_of
 from .position import FeedIdentity
 from .prefetch import Prefetcher
-from .torch_batches import Loader, TorchBatches
+from .torch_batches import Loader, TorchBatches, ragged_forms
 
 CLOSE_SECONDS = 30.0
 """How long the end of a reader waits for the checkpoint that says that everything was read."""
@@ -305,12 +305,16 @@ class Reader:
         collate_fn: Callable[[dict[str, Any]], Any] | None = None,
         pin_memory: bool = False,
         nulls: Any = None,
+        ragged: Any = None,
         threads: Threads | None = None,
     ) -> Iterator[Any]:
         """The slices as dictionaries of torch tensors, or what ``collate_fn`` makes of NumPy arrays. The arguments are
         Ray Data's. ``dtypes``: one for all columns, or by name; ``device``: where the tensors go, from pinned memory if
         ``pin_memory``. ``prefetch_batches`` replaces the reader's, if nothing has been read yet. ``nulls``: see
-        ``iter_batches``. Raises DataError for a column that is not of numbers, and for lists of different lengths.
+        ``iter_batches``. Raises DataError for a column that is not of numbers, and for lists of different lengths and
+        tensors of different shapes, unless ``ragged`` says what they become, for all columns or by name, in every
+        slice: "jagged", a nested tensor of that layout (only the first dimension may differ), "nested", a strided one,
+        or "list", a list of tensors.
 
         ``threads`` make batches ahead of the loop, and call ``collate_fn``, several at once; batches come in their
         order, and the reader's step counts those that came. 0: the loop's own thread makes each when it asks for it,
@@ -318,7 +322,9 @@ class Reader:
         what the loop computes, for the stream that is current when it takes them. At most ``threads + 1`` are ahead."""
         if prefetch_batches is not None and self._prefetcher is None:
             self._prefetch = _apart(prefetch_batches)
-        arrays = self._arrays(nulls)
+        if collate_fn is not None and ragged is not None:
+            raise ConfigurationError("ragged and collate_fn", "make what you want of the arrays in collate_fn")
+        arrays = self._arrays(nulls, ragged)
         torch = TorchBatches(arrays.names, dtypes, device, collate_fn, pin_memory)
         return self._batches(arrays, torch.make, torch.give, int(torch.copies) if threads is None else threads)
 
@@ -335,8 +341,8 @@ class Reader:
         arrays = self._arrays(nulls)
         return self._batches(arrays, JaxBatches(arrays.names, dtypes, sharding).make, threads=threads)
 
-    def _arrays(self, nulls: Any) -> Arrays:
-        return Arrays(self._schema, nulls, dict(self._shapes))
+    def _arrays(self, nulls: Any, ragged: Any = None) -> Arrays:
+        return Arrays(self._schema, nulls, dict(self._shapes), ragged_forms(ragged, self._schema))
 
     def _batches(
         self,
@@ -347,10 +353,10 @@ class Reader:
     ) -> Iterator[Any]:
         """Slices as arrays, then as what is made of them, maybe by others, and given by the thread of the loop."""
 
-        def first(found: Slice[pa.RecordBatch]) -> tuple[dict[str, Array], Shapes]:
+        def first(found: Slice[pa.RecordBatch]) -> tuple[dict[str, Any], Shapes]:
             return arrays.of(self._in_one(found, wide=True)), arrays.shapes
 
-        def rest(found: tuple[dict[str, Array], Shapes]) -> tuple[Any, Shapes]:
+        def rest(found: tuple[dict[str, Any], Shapes]) -> tuple[Any, Shapes]:
             return make(found[0]), found[1]
 
         making = MadeAhead(first, rest, self._join().fetched, self._skips, threads)
@@ -402,10 +408,10 @@ class Reader:
             raise ConfigurationError(
                 f"loader: there is no argument {', '.join(sorted(unknown))}", "give those of iter_torch_batches"
             )
-        of_slices = {
-            name: value for name, value in arguments.items() if name not in ("nulls", "prefetch_batches", "threads")
-        }
-        TorchBatches(self._arrays(arguments.get("nulls")).names, **of_slices)  # which refuses what cannot be
+        others = ("nulls", "prefetch_batches", "ragged", "threads")
+        of_slices = {name: value for name, value in arguments.items() if name not in others}
+        arrays = self._arrays(arguments.get("nulls"), arguments.get("ragged"))
+        TorchBatches(arrays.names, **of_slices)  # which refuses what cannot be
         self._fetches_ahead = fetches_ahead
         return Loader(self, partial(self.iter_torch_batches, **arguments))
 

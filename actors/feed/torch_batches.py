@@ -10,9 +10,28 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 
-from ...engine.core.errors import ConfigurationError
-from .arrays import Array, check_named, check_numeric, of_column
+from ...engine.core.errors import ConfigurationError, DataError
+from .arrays import check_named, check_numeric, of_column
+from .tensors import Array, Ragged, may_differ
+
+_OTHERWISE = "pass ragged=, for rows of different shapes, or collate_fn="
+RAGGED = ("jagged", "nested", "list")
+"""What rows of different shapes become: a nested tensor of either layout, or a list of tensors."""
+
+
+def ragged_forms(given: Any, schema: pa.Schema) -> dict[str, str]:
+    """By column, what is to be made of rows that may have different shapes. ``given``: for all, or by name. Raises
+    ConfigurationError for what cannot be."""
+    check_named("ragged", given, schema.names)
+    forms = {field.name: form for field in schema if (form := of_column(given, field.name)) is not None}
+    for name, form in forms.items():
+        if form not in RAGGED:
+            raise ConfigurationError(f"ragged={form!r}", f"give {', '.join(map(repr, RAGGED))}, for all or by column")
+        if isinstance(given, Mapping) and not may_differ(schema.field(name)):
+            raise ConfigurationError(f"ragged: all rows of column {name!r} have one shape", "leave it out there")
+    return {name: form for name, form in forms.items() if may_differ(schema.field(name))}
 
 
 class TorchBatches:
@@ -42,7 +61,7 @@ class TorchBatches:
         """Whether tensors are copied beside the loop, so that making them ahead pays."""
         self._stream = self._torch.cuda.Stream(device) if self.copies else None
 
-    def make(self, arrays: dict[str, Array]) -> Any:
+    def make(self, arrays: dict[str, Any]) -> Any:
         """The tensors of one slice, which may be on their way. From any thread."""
         if self._stream is None:
             made = self._collated(arrays)
@@ -51,11 +70,12 @@ class TorchBatches:
         if self._collate is not None:
             pinned: Any = _moved(self._collate(arrays), None, True)
         else:
-            pinned = {name: _pinned(torch, name, array, self._dtype(name)) for name, array in arrays.items()}
+            pinned = {name: self._to_copy(name, array) for name, array in arrays.items()}
         with torch.cuda.stream(self._stream):
             moved = _moved(pinned, self._device, False, non_blocking=True)
             if self._dtypes is not None:
-                moved = {name: tensor.to(self._dtype(name) or tensor.dtype) for name, tensor in moved.items()}
+                for name in [name for name, array in arrays.items() if not isinstance(array, Ragged)]:
+                    moved[name] = moved[name].to(self._dtype(name) or moved[name].dtype)
             return moved, self._stream.record_event()
 
     def give(self, made: Any) -> Any:
@@ -68,10 +88,19 @@ class TorchBatches:
         _used_on(moved, current)
         return moved
 
-    def _collated(self, arrays: dict[str, Array]) -> Any:
+    def _to_copy(self, name: str, array: Any) -> Any:
+        if isinstance(array, Ragged):
+            return _several(self._torch, name, array, self._dtype(name))
+        return _pinned(self._torch, name, array, self._dtype(name))
+
+    def _collated(self, arrays: dict[str, Any]) -> Any:
         if self._collate is not None:
             return self._collate(arrays)
-        return {name: _tensor(self._torch, name, array, self._dtype(name)) for name, array in arrays.items()}
+        return {name: self._tensor(name, array) for name, array in arrays.items()}
+
+    def _tensor(self, name: str, array: Any) -> Any:
+        make = _several if isinstance(array, Ragged) else _tensor
+        return make(self._torch, name, array, self._dtype(name))
 
     def _dtype(self, name: str) -> Any:
         return of_column(self._dtypes, name)
@@ -106,8 +135,26 @@ def _try(torch: Any, device: Any, pin_memory: bool) -> None:
         ) from error
 
 
+def _several(torch: Any, name: str, found: Ragged, dtype: Any) -> Any:
+    """Rows of different shapes, in the form that was asked for. Their values are copied once, for all rows."""
+    values = _tensor(torch, name, found.values, dtype)
+    if found.form == "list":
+        return found.rows(values)
+    if found.form == "nested":
+        return torch.nested.as_nested_tensor(found.rows(values), dtype=values.dtype)
+    inner = found.shapes[:, 1:]
+    if found.order or (inner != inner[:1]).any():
+        raise DataError(
+            f"column {name!r} has tensors that differ in more than their first dimension, which are no jagged tensor",
+            f'give ragged={{{name!r}: "nested"}} or "list"',
+        )
+    shape = inner[0].tolist() if len(found) else found.like[1:]
+    ends = np.concatenate([[0], np.cumsum(found.shapes[:, 0])])
+    return torch.nested.nested_tensor_from_jagged(values.reshape(int(ends[-1]), *shape), torch.from_numpy(ends))
+
+
 def _tensor(torch: Any, name: str, array: Array, dtype: Any) -> Any:
-    check_numeric(name, array, "pass collate_fn=")
+    check_numeric(name, array, _OTHERWISE)
     if not array.flags.writeable:
         array = array.copy()  # torch may write into what it is given
     return torch.as_tensor(array, dtype=dtype)
@@ -116,7 +163,7 @@ def _tensor(torch: Any, name: str, array: Array, dtype: Any) -> Any:
 def _pinned(torch: Any, name: str, array: Array, dtype: Any) -> Any:
     """The same in pinned memory, in one copy. A type that NumPy does not have, or that it makes of others in ways of
     its own, is left to the device."""
-    check_numeric(name, array, "pass collate_fn=")
+    check_numeric(name, array, _OTHERWISE)
     kind = torch.from_numpy(np.empty(0, array.dtype)).dtype
     if dtype in (torch.float16, torch.float32, torch.float64) and kind.is_floating_point:
         kind = dtype
@@ -141,11 +188,18 @@ def _used_on(found: Any, stream: Any) -> None:
     """Their memory is not given to others before the stream has come past its present end, once nobody holds them."""
 
     def used(tensor: Any) -> Any:
-        if tensor.is_cuda:
-            tensor.record_stream(stream)
+        for part in _parts(tensor) if tensor.is_cuda else ():
+            part.record_stream(stream)
         return tensor
 
     _each_tensor(found, used)
+
+
+def _parts(tensor: Any) -> tuple[Any, ...]:
+    """The plain tensors that one is made of."""
+    if not tensor.is_nested:
+        return (tensor,)
+    return (tensor.values(), tensor.offsets()) if "jagged" in str(tensor.layout) else (tensor.values(),)
 
 
 def _each_tensor(found: Any, change: Callable[[Any], Any]) -> Any:

@@ -17,7 +17,8 @@ DuckDB and DataFusion write) and run-end encoding. Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import copyreg
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -237,3 +238,15 @@ def _rebuilt(array: pa.Array, type: pa.DataType, buffers: list[pa.Buffer], child
     if array.null_count:
         valid = pa.py_buffer(np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
     return pa.Array.from_buffers(type, len(array), [valid, *buffers], array.null_count, 0, children)
+
+
+def _type_of(told: bytes) -> pa.DataType:
+    return pa.ipc.read_schema(pa.py_buffer(told)).field(0).type
+
+
+def _reduced(type: pa.DataType) -> tuple[Callable[[bytes], pa.DataType], tuple[bytes]]:
+    return _type_of, (pa.schema([("", type)]).serialize().to_pybytes(),)
+
+
+# pyarrow itself cannot pickle the types that it has without a class of their own (``variable_shape_tensor``)
+copyreg.pickle(pa.BaseExtensionType, _reduced)

@@ -149,10 +149,13 @@ def test_lists_of_different_lengths_are_arrays_whose_values_have_the_type_of_the
         to_numpy(records)
 
 
-@pytest.mark.parametrize("rows", [[[[1], [2, 3]]], [[[1]], [[2], [3]]]])
-def test_lists_of_lists_that_are_no_matrix_are_refused(rows: list[Any]) -> None:
-    with pytest.raises(DataError, match=r"column 'x' has .* no matrix"):
-        to_numpy(one(pa.list_(pa.list_(pa.int64())), rows))
+def test_lists_of_lists_differ_in_how_many_there_are_or_are_refused() -> None:
+    kind = pa.list_(pa.list_(pa.int64()))
+    found = to_numpy(one(kind, [[[1, 2]], [[3, 4], [5, 6]]]))["x"]
+    assert [each.tolist() for each in found] == [[[1, 2]], [[3, 4], [5, 6]]]
+    for rows in ([[[1], [2, 3]]], [[[1]], [[2], [3, 4]]]):
+        with pytest.raises(DataError, match=r"column 'x' has .* no matrix"):
+            to_numpy(one(kind, rows))
 
 
 def test_tensors_have_their_own_shape_in_logical_order() -> None:
