@@ -18,7 +18,8 @@ from pyarrow import csv, dataset, parquet
 
 import penstock as ps
 from penstock.actors.feed.tcp_link import TcpRoute
-from penstock.actors.spark.stage import StagedPartition, stage_with
+from penstock.actors.spark.stage import stage_with
+from penstock.actors.spark.staged_splits import StagedPartition
 from penstock.actors.transport.dialling import Secrets
 from penstock.engine.core import shown as shown_texts
 from penstock.engine.core.errors import PenstockError

@@ -28,7 +28,8 @@ from ...engine.flow.handoff import Destination
 from ...engine.plan.rounds import CHUNK_ROWS
 from ..cluster.calls import short_reason
 from .carrying import stage_before
-from .stage import StagedPartition, describe_frame, stage_with, temporary_folder
+from .stage import describe_frame, stage_with, temporary_folder
+from .staged_splits import StagedPartition
 from .writing import make_writer
 
 SYSTEM = "ray"

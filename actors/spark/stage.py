@@ -35,11 +35,12 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -47,19 +48,19 @@ from pyarrow import fs
 
 from ...coordinator.model.records import decode_record, encode_record
 from ...coordinator.model.store import Store
-from ...engine.core.errors import ConfigurationError, DamagedFileError, PenstockError, StorageError
+from ...engine.core.errors import ConfigurationError, PenstockError, StorageError
+from ...engine.core.source import Split
 from ...engine.files.durable import make_folder, sync_folder
 from ...engine.files.object_store import bucket_of, escaped
 from ...engine.files.paths import DataFile, absolute, is_local, resolve, safe_name, storage_error
 from ...engine.files.store_options import given
-from ...engine.integrity.checksums import running_digest
 from ...engine.plan.rounds import CHUNK_ROWS
-from ...engine.sources.fed import PIECE_BYTES, NoRows
-from ...engine.sources.ipc import IpcSplit
 from ..storage.damage import FROM_A_COPY, decoding
 from ..storage.stores import open_store
 from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation, bounded_batches, can_be_planned_before, planned_before
 from .failures import cause_of, detail_of, remedy_of, watched
+from .parquet_stage import why_not, written_by_spark
+from .staged_splits import StagedPartition, split_of
 from .types import by_position
 from .writing import ANSWER, make_writer
 
@@ -112,15 +113,6 @@ FORMAT = 2
 _log = logging.getLogger("penstock.spark")
 
 
-class StagedPartition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One accepted file: its name within the run's folder, and the hash of its bytes."""
-
-    file: str
-    rows: int
-    bytes: int
-    digest: str
-
-
 class StageManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one staging came to. ``schema``: as Arrow serialises it, in base64."""
 
@@ -145,28 +137,6 @@ class StageManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 _MANIFESTS = msgspec.json.Decoder(StageManifest)
 
 
-@dataclass(frozen=True, slots=True)
-class StagedSplit(IpcSplit):
-    """One accepted file. ``digest``: which kind, and the digest."""
-
-    digest: str = ""
-
-    def open(self, start: int) -> Iterator[pa.RecordBatch]:
-        self._compare()
-        return IpcSplit.open(self, start)
-
-    def _compare(self) -> None:
-        """Rule 4. Raises DamagedFileError."""
-        kind, _, expected = self.digest.partition(":")
-        found = running_digest() if kind == "xxh3" else hashlib.blake2b(digest_size=16)
-        with self.file.reading(), self.file.open() as opened:
-            while piece := opened.read(PIECE_BYTES):
-                found.update(piece)
-        if found.hexdigest() != expected:
-            message = f"the staged partition {self.file.path} is damaged: its bytes are not those that were written"
-            raise DamagedFileError(message, f"{FROM_A_COPY}, or start over with an empty checkpoint folder")
-
-
 @dataclass(frozen=True)
 class StagedSource:
     """A staged DataFrame: one partition, one split."""
@@ -186,7 +156,7 @@ class StagedSource:
     def describe(self) -> str:
         return describe_frame(self.schema)
 
-    def splits(self) -> Sequence[IpcSplit | NoRows]:
+    def splits(self) -> Sequence[Split]:
         """Raises StorageError if a file is gone or has another size."""
         filesystem, folder = resolve(self.place)
         infos = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
@@ -196,15 +166,11 @@ class StagedSource:
                 found = "is gone" if each.file not in sizes else f"has {sizes[each.file]} bytes instead of {each.bytes}"
                 remedy = "restore the checkpoint folder from a copy, or start over with an empty one"
                 raise StorageError(f"the staged partition {self.place}/{each.file} {found}", remedy)
-        names = tuple(self.schema.names)
         files = [
             DataFile(filesystem, f"{folder}/{each.file}", each.bytes, f"{self.kind}/{position}")
             for position, each in enumerate(self.manifest.partitions)
         ]
-        return [
-            StagedSplit(file, names, True, each.rows, each.digest) if each.file else NoRows(file.id)
-            for file, each in zip(files, self.manifest.partitions, strict=True)
-        ]
+        return [split_of(each, file, self.schema) for file, each in zip(files, self.manifest.partitions, strict=True)]
 
 
 def describe_frame(schema: pa.Schema) -> str:
@@ -341,8 +307,9 @@ def _written(frame: Any, schema: pa.Schema, place: str, source: str) -> tuple[St
         from pyspark.sql import functions
 
         frame = frame.select(functions.lit(True).alias("rows"))
+    reason = why_not(frame, schema, place)
     try:
-        answers = watched(frame, lambda: _answers(frame, schema, place), f"staged the rows of {source}")
+        return watched(frame, partial(_rows_in, frame, schema, place, reason), f"staged the rows of {source}")
     except PenstockError:
         raise
     except Exception as error:
@@ -352,12 +319,34 @@ def _written(frame: Any, schema: pa.Schema, place: str, source: str) -> tuple[St
         )
         message, remedy = f"Spark could not stage the DataFrame: {cause_of(error)}", remedy_of(error, otherwise=spark)
         raise ConfigurationError(message, remedy, detail=detail_of(error)) from error
-    found = {
-        row["partition"]: StagedPartition(row["file"], row["rows"], row["bytes"], row["digest"]) for row in answers
-    }
+
+
+def _rows_in(frame: Any, schema: pa.Schema, place: str, reason: str) -> tuple[StagedPartition, ...]:
+    """The partitions, written by Spark itself, or by its Python workers for this ``reason``."""
+    if reason:
+        _log.debug("the frame is staged through Python workers: %s", reason)
+        found = _by_workers(frame, schema, place)
+    else:
+        found = _in_one_evaluation(
+            frame, lambda planned: _Work(planned, partial(written_by_spark, planned, schema, place))
+        )
     # where all partitions are empty, Spark may find out that there is nothing to do and ask nobody
-    count = 1 + max(found) if found else _partitions_of(frame)
-    return tuple(found.get(partition, StagedPartition("", 0, 0, "")) for partition in range(count))
+    return found or (StagedPartition("", 0, 0, ""),) * _partitions_of(frame)
+
+
+def _by_workers(frame: Any, schema: pa.Schema, place: str) -> tuple[StagedPartition, ...]:
+    """What each partition came to, by the answers of the attempts that Spark accepted."""
+    writer = make_writer(place, bytes(schema.serialize()), CHUNK_ROWS)
+
+    def begun(planned: Any) -> _Work[list[Any]]:
+        answers = planned.mapInArrow(writer, ANSWER)
+        return _Work(answers, lambda: list(answers.collect()), lambda: bounded_batches(frame, schema))
+
+    found = {
+        row["partition"]: StagedPartition(row["file"], row["rows"], row["bytes"], row["digest"])
+        for row in _in_one_evaluation(frame, begun)
+    }
+    return tuple(found.get(partition, StagedPartition("", 0, 0, "")) for partition in range(1 + max(found, default=-1)))
 
 
 def _refuse_options(address: str) -> None:
@@ -382,18 +371,28 @@ def _partitions_of(frame: Any) -> int:
     return int(frame.rdd.getNumPartitions()) if hasattr(frame, "_jdf") else 0
 
 
-def _answers(frame: Any, schema: pa.Schema, place: str) -> list[Any]:
-    """What the partitions answer, all of one evaluation (rule 6)."""
-    writer = make_writer(place, bytes(schema.serialize()), CHUNK_ROWS)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Work(Generic[T]):
+    """What is to be evaluated, how it is computed, and what holds while both are done."""
+
+    evaluated: Any
+    compute: Callable[[], T]
+    during: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def _in_one_evaluation(frame: Any, begun: Callable[[Any], _Work[T]]) -> T:
+    """What the work on the frame's rows gives, all of one evaluation (rule 6)."""
     for _ in range(ATTEMPTS):
-        planned = planned_before(by_position(frame))
-        with bounded_batches(frame, schema):
-            answers = planned.mapInArrow(writer, ANSWER)
+        work = begun(planned_before(by_position(frame)))
+        with work.during():
             if not can_be_planned_before(frame):
-                return list(answers.collect())
-            evaluation = Evaluation(answers)
+                return work.compute()
+            evaluation = Evaluation(work.evaluated)
             evaluation.begin()
-            found = list(answers.collect())
+            found = work.compute()
         if evaluation.is_whole():
             return found
         if evaluation.keeps_rows:

@@ -67,7 +67,8 @@ class IpcSplit:
         """The record batch that holds row ``start``, and the row's position in it."""
         if not start:
             return 0, 0
-        reader = _reader(opened, [min(range(len(schema)), key=lambda index: _width(schema.field(index).type))])
+        narrowest = sorted(range(len(schema)), key=lambda index: _width(schema.field(index).type))[:1]
+        reader = _reader(opened, narrowest)  # of a file without columns all of them
         for index in range(reader.num_record_batches):
             rows = reader.get_batch(index).num_rows
             if start < rows:

@@ -22,6 +22,21 @@ def test_fingerprint_does_not_depend_on_how_spark_cuts_its_batches(facts: dict[s
     assert first == second
 
 
+@pytest.mark.parametrize("name", ["typed", "old", "nested", "joined", "kept", "holes", "nothing", "wide"])
+def test_stage_of_the_jvm_has_the_rows_and_types_of_one_of_python_workers(facts: dict[str, Any], name: str) -> None:
+    same, kinds = facts["ways"][name]
+    assert same, "the rows, their order, or their types differ"
+    assert kinds[:2] == ([[], []] if name == "nothing" else [["parquet"], ["arrow"]])
+
+
+def test_same_rows_staged_by_the_jvm_again_have_the_same_fingerprint(facts: dict[str, Any]) -> None:
+    assert facts["again"]
+
+
+def test_settings_of_the_session_say_nothing_of_a_stage_and_stay(facts: dict[str, Any]) -> None:
+    assert facts["session_left"]
+
+
 def test_partitions_keep_their_order_and_their_rows_theirs(facts: dict[str, Any]) -> None:
     ids = facts["typed_ids"]
     assert sorted(each for part in ids for each in part) == list(range(12))

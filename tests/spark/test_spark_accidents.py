@@ -40,7 +40,7 @@ def test_script_that_is_killed_while_it_stages_and_after_it_gives_each_row_once(
 
         staging = begun(10.0)
         last = f"{spark_killed.LAST}-*"
-        staging.wait_for(lambda: any((tmp_path / "marks").glob(last)) and any(stages.glob("*/000000-*.arrow")))
+        staging.wait_for(lambda: any((tmp_path / "marks").glob(last)) and any(stages.rglob("part-00000-*")))
         kill(staging)
         first = runs()
         assert len(first) == 1

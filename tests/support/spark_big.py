@@ -44,7 +44,7 @@ def main() -> None:
     with ps.run_local(flow, checkpoints=folder / "state") as job:
         clean = job.wait(300).audit().clean
         found = job.output().to_table()
-    staged = [path.stat().st_size for path in (folder / "state").glob("big/spark/rows/*/*.arrow")]
+    staged = [path.stat().st_size for path in (folder / "state").glob("big/spark/rows/*/*.parquet")]
     spark.stop()
     facts = {
         "ids": sorted(found["id"].to_pylist()) == [*range(ROWS)],

@@ -34,7 +34,7 @@ def main() -> None:
     spark = plain_session(folder)
     with ps.run_local(many(spark, folder, "stage"), checkpoints=folder / "state", parallelism=2) as job:
         facts = {"clean": job.wait(300).audit().clean, "exact": is_exact(job)}
-    facts["files"] = len(list((folder / "state").glob("many/spark/rows/*/*.arrow")))
+    facts["files"] = len(list((folder / "state").glob("many/spark/rows/*/*.parquet")))
     spark.stop()
     (folder / "facts.json").write_text(json.dumps(facts))
 

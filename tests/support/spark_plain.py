@@ -53,7 +53,8 @@ def stage_shapes(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     for size in (10_000, 1):
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", size)
         source = open_frame(typed).handed_over(f"typed-{size}", to)
-        prints.append(source.fingerprint)
+        void = open_frame(typed.selectExpr("*", "null AS nothing")).handed_over(f"void-{size}", to)
+        prints.append([source.fingerprint, void.fingerprint])
     facts["batches"] = prints
     facts["typed_ids"] = [[row["id"] for row in rows] for rows in rows_of(source)]
     facts["zoned"] = str(rows_of(source)[0][0]["ts"])
@@ -64,6 +65,94 @@ def stage_shapes(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     facts["bare"] = sum(split.rows for split in bare.splits())
     wide = spark.range(0, 20, 1, 2).select(*[(functions.col("id") + n).alias(f"c{n}") for n in range(1000)])
     facts["wide"] = [rows[-1]["c999"] for rows in rows_of(open_frame(wide).handed_over("wide", to))]
+
+
+HOSTILE = {
+    "spark.sql.parquet.outputTimestampType": "INT96",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+    "spark.sql.parquet.writeLegacyFormat": "true",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.files.maxRecordsPerFile": "2",
+    "spark.sql.sources.useV1SourceList": "",
+    "spark.sql.sources.commitProtocolClass": "no.such.Protocol",
+    "spark.sql.parquet.output.committer.class": "no.such.Committer",
+}
+"""What a session may say of Parquet files, which is not meant for those of a stage."""
+
+OLD = (
+    "SELECT id, date'0001-01-01' AS first, date'1500-02-28' AS day, date_add(date'9999-12-31', 100000000) AS last,"
+    " timestamp'1500-02-28 12:00:00' AS ts, timestamp_ntz'1500-02-28 12:00:00' AS ntz,"
+    " timestamp_micros(-9223372036854775808) AS least, timestamp_micros(9223372036854775807) AS most,"
+    " cast(X'ff61' AS string) AS text, cast('-0.0' AS double) AS zero, cast('NaN' AS float) AS number,"
+    " cast('99999999999999999999999999999999999999' AS decimal(38,0)) AS large, cast(0.1 AS decimal(1,1)) AS small"
+    " FROM range(3)"
+)
+"""Values at the ends of what their types hold: days and instants beyond INT96, no UTF-8, no number."""
+
+
+def frames(spark: Any) -> dict[str, Any]:
+    """By name, such as Spark writes itself, in several partitions."""
+    from support.spark_stage import TYPES, typed_rows
+
+    typed = spark.createDataFrame(typed_rows(), TYPES).repartition(3, "id").sortWithinPartitions("id")
+    nested = (
+        "id", "array(array(id, null)) AS lists", "map('a', array(named_struct('x', map(id, 'q')))) AS `m.m`",
+        "named_struct('x.y', named_struct('*', array(map(1, cast(null AS date))))) AS `*`",
+        "cast(null AS array<map<string, struct<x: int>>>) AS `id.`",
+    )  # fmt: skip
+    rows = spark.range(5).selectExpr("id", "named_struct('x', id, 'l', array(id)) AS s")
+    return {
+        "typed": typed,
+        "old": spark.sql(OLD),
+        "nested": spark.range(0, 5, 1, 2).selectExpr(*nested),
+        "joined": spark.range(9).join(rows, "id", "left").repartition(2, "id").sortWithinPartitions("id"),
+        "kept": spark.range(0, 100, 1, 4).cache(),
+        "holes": spark.range(0, 40, 1, 8).where("id BETWEEN 12 AND 22"),
+        "nothing": typed.where("id < 0"),
+        "wide": spark.range(0, 300, 1, 1).selectExpr("id", "repeat('x', int(100000 * (id % 2))) AS text"),
+    }
+
+
+def bits_of(table: pa.Table) -> str:
+    """The table's values, those that are not equal to themselves or beyond Python's dates as the numbers they are."""
+    whole, columns = table.combine_chunks(), []
+    for column in whole.columns:
+        array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        if (kind := array.type) in (pa.float32(), pa.date32()):
+            array = array.view(pa.int32())
+        elif pa.types.is_float64(kind) or pa.types.is_timestamp(kind):
+            array = array.view(pa.int64())
+        elif pa.types.is_string(kind):
+            array = array.view(pa.binary())
+        columns.append(array.to_pylist())
+    return f"{whole.schema} {columns}"
+
+
+def stage_both_ways(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
+    """The same frames by Spark's JVM and by its Python workers, and one by the JVM again, in a session that writes
+    otherwise."""
+    from penstock.actors.spark import stage as ways
+    from penstock.actors.spark.types import arrow_schema
+
+    before = {name: spark.conf.get(name) for name in HOSTILE}
+    for name, value in HOSTILE.items():
+        spark.conf.set(name, value)
+    facts["ways"] = {}
+    decided = ways.why_not
+    for name, frame in frames(spark).items():
+        found = []
+        for position, why in enumerate((decided, lambda *_: "a test says so", decided)[: 3 if name == "typed" else 2]):
+            ways.why_not = why  # type: ignore[assignment]
+            staged = ways.stage(frame, arrow_schema(frame), str(folder / "ways [1]"), f"{name}-{position}", "rows")
+            tables = [pa.Table.from_batches(split.open(0), staged.schema) for split in staged.splits()]
+            kinds = {each.file.partition(".")[2] for each in staged.manifest.partitions if each.file}
+            found.append(([bits_of(table) for table in tables], staged.fingerprint, sorted(kinds)))
+        facts["ways"][name] = [found[0][0] == found[1][0], [each[2] for each in found]]
+        facts["again"] = found[0][1] == found[2][1] if name == "typed" else facts["again"]
+    ways.why_not = decided
+    facts["session_left"] = {name: spark.conf.get(name) for name in HOSTILE} == HOSTILE
+    for name, value in before.items():
+        spark.conf.set(name, value)
 
 
 def stage_badly(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
@@ -241,6 +330,7 @@ def main() -> None:
     facts: dict[str, Any] = {}
     spark = plain_session(folder)
     stage_shapes(spark, folder, facts)
+    stage_both_ways(spark, folder, facts)
     stage_badly(spark, folder, facts)
     refuse(spark, facts)
     give_back(spark, folder, facts)

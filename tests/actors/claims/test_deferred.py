@@ -26,7 +26,8 @@ from penstock.actors.spark import writing
 from penstock.actors.spark.carrying import carry_stages, remove_stages, stage_before
 from penstock.actors.spark.evaluation import UNKNOWN_WIDTH_ROWS, rows_at_a_time
 from penstock.actors.spark.source import _refusal
-from penstock.actors.spark.stage import StagedPartition, StagedSource, _who_asks, find_stage, stage_with
+from penstock.actors.spark.stage import StagedSource, _who_asks, find_stage, stage_with
+from penstock.actors.spark.staged_splits import StagedPartition
 from penstock.actors.spark.writing import make_writer
 from penstock.coordinator.model.records import encode_record
 from penstock.engine.core.errors import ConfigurationError, DamagedFileError, StorageError

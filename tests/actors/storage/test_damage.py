@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from penstock.actors.claims.savepoints import FILE, SavepointFiles, prepared_for_savepoints, read_savepoint
 from penstock.actors.feed.discovery import EndNotice, FeedDiscovery
 from penstock.actors.feed.models import ModelBook, ModelRecord
-from penstock.actors.spark.stage import StagedPartition, find_stage, stage_with
+from penstock.actors.spark.stage import find_stage, stage_with
+from penstock.actors.spark.staged_splits import StagedPartition
 from penstock.actors.storage.digest_files import DigestFiles
 from penstock.actors.storage.input_records import RecordedInputs, inputs_key, read_inputs, store_inputs
 from penstock.actors.storage.log import SplitLog, create_entry, read_log

@@ -404,3 +404,12 @@ def test_batches_of_narrow_rows_fill_chunks(tmp_path: Path, width: int) -> None:
     assert [len(records) for records in found][:2] == [256, 4096]
     assert max(records.nbytes for records in found) <= OUTPUT_BYTES * 1.01
     assert pa.Table.from_batches(found)["n"].to_pylist() == list(range(rows))
+
+
+def test_rows_without_columns_of_an_ipc_file_are_read_from_the_middle(tmp_path: Path) -> None:
+    rows = pa.RecordBatch.from_arrays([pa.nulls(4)], ["n"]).select([])
+    with pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+        writer.write_batch(rows)
+        writer.write_batch(rows)
+    (split,) = IpcSource(tmp_path).splits()
+    assert [sum(batch.num_rows for batch in split.open(start)) for start in (0, 3, 4, 6, 8)] == [8, 5, 4, 2, 0]
