@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import logging
 import os
 import pickle
@@ -15,11 +17,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import csv, dataset, parquet
+from pyspark import cloudpickle
 
 import penstock as ps
 from penstock.actors.feed.tcp_link import TcpRoute
-from penstock.actors.spark.stage import stage_with
+from penstock.actors.spark.stage import find_stage, stage_with
 from penstock.actors.spark.staged_splits import StagedPartition
+from penstock.actors.spark.store_arguments import store_arguments
+from penstock.actors.spark.writing import make_writer
 from penstock.actors.transport.dialling import Secrets
 from penstock.engine.core import shown as shown_texts
 from penstock.engine.core.errors import PenstockError
@@ -271,14 +276,61 @@ def test_handle_of_a_feed_brings_them_to_its_readers() -> None:
     assert store_options.given("s3", "some") == (("region", "eu-west-1"),)
 
 
-def test_frames_are_not_staged_where_executors_have_no_way_to(options: dict[str, str], real_bucket: str) -> None:
-    ps.Checkpoints(f"s3://{real_bucket}/state", storage_options=options)
-    asked: list[str] = []
+def test_writers_of_staged_rows_bring_them_and_leave_them_nowhere(options: dict[str, str], real_bucket: str) -> None:
+    """As Spark's Python workers, which know of the bucket what was pickled."""
+    table = pa.table({"n": pa.array(range(ROWS), pa.int64())})
+    folder = f"s3://{real_bucket}/state of [1]"
+    ps.Checkpoints(folder, storage_options=options)
 
     def write(place: str) -> tuple[StagedPartition, ...]:
-        asked.append(place)
-        return ()
+        writer = make_writer(place, bytes(table.schema.serialize()), 64, (0, "7"), store=store_arguments(place))
+        assert SECRET not in place
+        sent = base64.b64encode(cloudpickle.dumps((writer, table.to_batches()))).decode()
+        script = "import base64, pickle, sys; write, rows = pickle.loads(base64.b64decode(sys.stdin.read()))\n"
+        script += "(answer,) = write(iter(rows)); import json; print(json.dumps(answer.to_pylist()[0]))"
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", script], input=sent, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        row = json.loads(done.stdout)
+        return (StagedPartition(row["file"], row["rows"], row["bytes"], row["digest"]),)
 
-    with pytest.raises(PenstockError, match="rows cannot be staged in"):
-        stage_with(write, pa.schema([]), f"s3://{real_bucket}/state", "job", "rows")
-    assert not asked
+    staged = stage_with(write, table.schema, folder, "job", "rows")
+    found = find_stage(folder, "job", "rows", staged.fingerprint)
+    assert found is not None
+    for each in (staged, found):
+        assert pa.Table.from_batches(each.splits()[0].open(0), table.schema) == table
+    for key, data in objects(real_bucket):
+        assert SECRET.encode() not in data, key
+    assert SECRET not in repr(staged)
+
+
+@pytest.mark.parametrize(
+    ("address", "said", "named"),
+    [
+        ("s3://some", {"request_payer": "true"}, "request_payer of storage_options"),
+        ("s3://some", {"allow_invalid_certificates": "true"}, "allow_invalid_certificates"),
+        ("gs://some", {"bearer_token": "a-secret-token"}, "what storage_options say"),
+    ],
+)
+def test_rows_are_not_staged_where_executors_cannot_be_told_the_way(
+    address: str, said: dict[str, str], named: str
+) -> None:
+    object_store.storage_options([address], said)
+    with pytest.raises(PenstockError, match=f"rows cannot be staged in {address}: .* {named}") as refused:
+        store_arguments(f"{address}/state")
+    assert "a-secret-token" not in str(refused.value)
+
+
+def test_options_are_told_in_the_words_of_pyarrow() -> None:
+    said = {"access_key_id": "mine", "secret_access_key": "of-mine", "session_token": "for-now", "region": "eu-west-1"}
+    said |= {"endpoint": "http://host:9000/", "allow_http": "true", "proxy_url": "http://proxy:1"}
+    object_store.storage_options(["s3://some"], said)
+    assert store_arguments("s3://some/where else") == {
+        **{"access_key": "mine", "secret_key": "of-mine", "session_token": "for-now", "region": "eu-west-1"},
+        **{"scheme": "http", "endpoint_override": "host:9000", "proxy_options": "http://proxy:1"},
+    }
+    object_store.storage_options(["s3://open"], {"skip_signature": "true", "virtual_hosted_style_request": "false"})
+    assert store_arguments("s3://open") == {"anonymous": True, "force_virtual_addressing": False}
+    assert store_arguments("s3://other") is None
+    assert store_arguments("/state") is None

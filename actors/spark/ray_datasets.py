@@ -30,6 +30,7 @@ from ..cluster.calls import short_reason
 from .carrying import stage_before
 from .stage import describe_frame, stage_with, temporary_folder
 from .staged_splits import StagedPartition
+from .store_arguments import StoreArguments, store_arguments
 from .writing import make_writer
 
 SYSTEM = "ray"
@@ -122,9 +123,9 @@ class RayDatasetSource:
     def _written(self, place: str) -> tuple[StagedPartition, ...]:
         """Every block as a file in ``place``, a few at a time."""
         blocks, under_way = self._computed(), []
-        schema = bytes(self._schema.serialize())
+        schema, store = bytes(self._schema.serialize()), store_arguments(place)
         for position, block in enumerate(blocks):
-            under_way.append(_write.remote(block, place, schema, position))
+            under_way.append(_write.remote(block, place, schema, position, store))
             ray.wait(under_way, num_returns=max(1, len(under_way) - _AT_ONCE + 1))
         return tuple(StagedPartition(*answer) for answer in ray.get(under_way))
 
@@ -191,10 +192,12 @@ def _count(table: pa.Table) -> int:
 
 
 @ray.remote(num_cpus=0)
-def _write(table: pa.Table, place: str, schema: bytes, position: int) -> tuple[str, int, int, str]:
+def _write(
+    table: pa.Table, place: str, schema: bytes, position: int, store: StoreArguments | None
+) -> tuple[str, int, int, str]:
     wanted = pa.ipc.read_schema(pa.py_buffer(schema))
     attempt = ray.get_runtime_context().get_task_id()
-    write = make_writer(place, schema, CHUNK_ROWS, (position, attempt))
+    write = make_writer(place, schema, CHUNK_ROWS, (position, attempt), store=store)
     (answer,) = write(iter(_conformed(table, wanted).unify_dictionaries().to_batches()))
     (row,) = answer.to_pylist()
     return row["file"], row["rows"], row["bytes"], row["digest"]

@@ -51,9 +51,8 @@ from ...coordinator.model.store import Store
 from ...engine.core.errors import ConfigurationError, PenstockError, StorageError
 from ...engine.core.source import Split
 from ...engine.files.durable import make_folder, sync_folder
-from ...engine.files.object_store import bucket_of, escaped
+from ...engine.files.object_store import escaped
 from ...engine.files.paths import DataFile, absolute, is_local, resolve, safe_name, storage_error
-from ...engine.files.store_options import given
 from ...engine.plan.rounds import CHUNK_ROWS
 from ..storage.damage import FROM_A_COPY, decoding
 from ..storage.stores import open_store
@@ -61,6 +60,7 @@ from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation, bounded_batches, can_b
 from .failures import cause_of, detail_of, remedy_of, watched
 from .parquet_stage import why_not, written_by_spark
 from .staged_splits import StagedPartition, split_of
+from .store_arguments import store_arguments
 from .types import by_position
 from .writing import ANSWER, make_writer
 
@@ -206,7 +206,7 @@ def stage_with(
     run, root = uuid.uuid4().hex, _root(job, source, system)
     url = absolute(folder)
     address = f"{url.rstrip('/')}/{root}/{run}"
-    _refuse_options(address)
+    store_arguments(address)  # or it is refused before anything is computed
     filesystem, place = resolve(address)
     above = os.path.dirname(place)
     started = time.monotonic()
@@ -336,7 +336,7 @@ def _rows_in(frame: Any, schema: pa.Schema, place: str, reason: str) -> tuple[St
 
 def _by_workers(frame: Any, schema: pa.Schema, place: str) -> tuple[StagedPartition, ...]:
     """What each partition came to, by the answers of the attempts that Spark accepted."""
-    writer = make_writer(place, bytes(schema.serialize()), CHUNK_ROWS)
+    writer = make_writer(place, bytes(schema.serialize()), CHUNK_ROWS, store=store_arguments(place))
 
     def begun(planned: Any) -> _Work[list[Any]]:
         answers = planned.mapInArrow(writer, ANSWER)
@@ -349,18 +349,10 @@ def _by_workers(frame: Any, schema: pa.Schema, place: str) -> tuple[StagedPartit
     return tuple(found.get(partition, StagedPartition("", 0, 0, "")) for partition in range(1 + max(found, default=-1)))
 
 
-def _refuse_options(address: str) -> None:
-    """Executors, which have nothing of ours, cannot be told what is in no text and no environment."""
-    found = bucket_of(address)
-    if found is not None and given(found[0].scheme, found[0].name):
-        raise ConfigurationError(
-            f"rows cannot be staged in {found[0].address}, of which storage_options say how it is reached",
-            "say it in the environment, also of the executors, or choose another checkpoint folder",
-        )
-
-
 def _who_asks(place: str) -> str:
-    """How executors are told who they are to a store."""
+    """How executors are told who they are to a store, where it is not we who tell them."""
+    if store_arguments(place) is not None:
+        return ""
     names = {"gs": "GOOGLE_APPLICATION_CREDENTIALS", "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}
     name = names.get(place.partition("://")[0])
     return f": set {name} where they run, for this script's environment is not theirs" if name else ""

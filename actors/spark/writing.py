@@ -26,6 +26,7 @@ import sys
 import zipimport
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -53,12 +54,14 @@ def make_writer(
     identity: tuple[int, str] | None = None,
     *,
     by_node: bool = False,
+    store: dict[str, Any] | None = None,
     most: int = BATCH_BYTES,
     longest: int = STEP_ROWS,
 ) -> Writer:
     """The function for ``DataFrame.mapInArrow``. ``folder``: path or URL; ``schema``: serialised, of the files.
     ``identity``: partition and attempt, where it is not Spark that knows them. ``by_node``: the files are for a moment,
-    and go into that folder inside which this machine has (``leased_blocks``)."""
+    and go into that folder inside which this machine has (``leased_blocks``). ``store``: how S3 is reached, where it is
+    not the environment that says so."""
     address = f"{folder}?retry_limit_seconds={RETRIED_SECONDS}" if folder.startswith("gs://") else folder
     if identity is None:
         from pyspark import cloudpickle
@@ -68,7 +71,7 @@ def make_writer(
     def write(batches: Iterator[Any]) -> Iterator[Any]:
         partition, attempt = identity or identity_in_spark()
         wanted = ipc.read_schema(pa.py_buffer(schema))
-        filesystem, place = fs.FileSystem.from_uri(address) if "://" in address else (fs.LocalFileSystem(), address)
+        filesystem, place = reached(address, store)
         file = f"{partition:06d}-{attempt}.arrow"
         if by_node:
             file = f"{sorted(os.listdir(place))[0]}/{file}"
@@ -91,6 +94,14 @@ def make_writer(
         yield pa.RecordBatch.from_pydict(answer)
 
     return write
+
+
+def reached(address: str, store: dict[str, Any] | None) -> tuple[Any, str]:
+    """The file system of a path or URL, and the path in it."""
+    if store is not None:
+        return fs.S3FileSystem(**store), unquote(address.partition("://")[2])
+    found: tuple[Any, str] = fs.FileSystem.from_uri(address) if "://" in address else (fs.LocalFileSystem(), address)
+    return found
 
 
 def identity_in_spark() -> tuple[int, str]:
