@@ -17,6 +17,7 @@ import numpy as np
 
 from ...engine.core.errors import ConfigurationError, DataError
 from .arrays import check_named, check_numeric, of_column
+from .collating import SlicePlace
 from .tensors import Array
 
 
@@ -31,7 +32,7 @@ class JaxBatches:
         self._dtypes = {name: _dtype(self._jax, of_column(dtypes, name)) for name in names}
         self._shardings = {name: self._sharding(of_column(sharding, name)) for name in names}
 
-    def make(self, arrays: dict[str, Array]) -> dict[str, Any]:
+    def make(self, arrays: dict[str, Array], _place: SlicePlace) -> dict[str, Any]:
         """The arrays of one slice."""
         return {name: self._array(name, array) for name, array in arrays.items()}
 

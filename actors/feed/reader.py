@@ -46,6 +46,7 @@ from ...engine.feed.messages import FORGET, Ask, Commit, Ranges, Slice
 from ...engine.feed.sink import CONTIGUOUS
 from ...engine.feed.status import FeedStatus
 from .arrays import Arrays, Shapes
+from .collating import Collate, Processes, SlicePlace
 from .jax_batches import JaxBatches
 from .link import BrokenFeedLinkError, FeedRoute
 from .making import MadeAhead
@@ -77,7 +78,7 @@ BatchFormat = Literal["pyarrow", "numpy", "pandas"]
 _log = logging.getLogger(__name__)
 
 
-def _as_it_is(found: Any) -> Any:
+def _as_it_is(found: Any, _place: SlicePlace | None = None) -> Any:
     return found
 
 
@@ -243,6 +244,7 @@ class Reader:
         #: ``_seen`` as it was before the last batch was taken
         self._seen_before: tuple[int, int] | None = None
         self._shapes: Shapes = {}
+        self._processes: Processes | None = None
         #: that it has begun in (rule 10)
         self._process: int | None = None
         atexit.register(self._end_of_script)
@@ -307,6 +309,7 @@ class Reader:
         nulls: Any = None,
         ragged: Any = None,
         threads: Threads | None = None,
+        processes: Threads = 0,
     ) -> Iterator[Any]:
         """The slices as dictionaries of torch tensors, or what ``collate_fn`` makes of NumPy arrays. The arguments are
         Ray Data's. ``dtypes``: one for all columns, or by name; ``device``: where the tensors go, from pinned memory if
@@ -319,14 +322,33 @@ class Reader:
         ``threads`` make batches ahead of the loop, and call ``collate_fn``, several at once; batches come in their
         order, and the reader's step counts those that came. 0: the loop's own thread makes each when it asks for it,
         which is the default but for a GPU: there it is one thread, and batches are copied from pinned memory, beside
-        what the loop computes, for the stream that is current when it takes them. At most ``threads + 1`` are ahead."""
+        what the loop computes, for the stream that is current when it takes them. At most ``threads + 1`` are ahead.
+
+        ``processes`` call ``collate_fn`` instead, as many as are given, until the reader is closed, and as many threads
+        at least hand it their arrays. The function is pickled. What it draws from the generators of Python, NumPy and
+        torch depends on the batch and the rank alone. A process that dies is a SetupError at its batch.
+
+        An error of ``collate_fn`` has a note that names the batch and, after calls with parts of its rows, the row."""
         if prefetch_batches is not None and self._prefetcher is None:
             self._prefetch = _apart(prefetch_batches)
         if collate_fn is not None and ragged is not None:
             raise ConfigurationError("ragged and collate_fn", "make what you want of the arrays in collate_fn")
+        if processes and collate_fn is None:
+            raise ConfigurationError("processes without collate_fn", "they call it; tensors are made by threads")
         arrays = self._arrays(nulls, ragged)
-        torch = TorchBatches(arrays.names, dtypes, device, collate_fn, pin_memory)
-        return self._batches(arrays, torch.make, torch.give, int(torch.copies) if threads is None else threads)
+        workers = self._processes_for(collate_fn, processes) if processes and collate_fn is not None else None
+        torch = TorchBatches(arrays.names, dtypes, device, collate_fn, pin_memory, workers)
+        ahead = max(processes, int(torch.copies) if threads is None else threads)
+        return self._batches(arrays, torch.make, torch.give, ahead)
+
+    def _processes_for(self, collate_fn: Collate, count: int) -> Processes:
+        """Those that call this function, which stay from one epoch to the next."""
+        known = self._processes
+        if known is None or known.collate is not collate_fn or known.count != count:
+            if known is not None:
+                known.close()
+            self._processes = known = Processes(collate_fn, count)
+        return known
 
     @checked(ConfigurationError)
     def iter_jax_batches(
@@ -347,17 +369,18 @@ class Reader:
     def _batches(
         self,
         arrays: Arrays,
-        make: Callable[[dict[str, Any]], Any] = _as_it_is,
+        make: Callable[[dict[str, Any], SlicePlace], Any] = _as_it_is,
         give: Callable[[Any], Any] = _as_it_is,
         threads: int = 0,
     ) -> Iterator[Any]:
         """Slices as arrays, then as what is made of them, maybe by others, and given by the thread of the loop."""
 
-        def first(found: Slice[pa.RecordBatch]) -> tuple[dict[str, Any], Shapes]:
-            return arrays.of(self._in_one(found, wide=True)), arrays.shapes
+        def first(found: Slice[pa.RecordBatch]) -> tuple[dict[str, Any], SlicePlace, Shapes]:
+            place = SlicePlace(found.batch, self.rank, self.world_size)
+            return arrays.of(self._in_one(found, wide=True)), place, arrays.shapes
 
-        def rest(found: tuple[dict[str, Any], Shapes]) -> tuple[Any, Shapes]:
-            return make(found[0]), found[1]
+        def rest(found: tuple[dict[str, Any], SlicePlace, Shapes]) -> tuple[Any, Shapes]:
+            return make(found[0], found[1]), found[2]
 
         making = MadeAhead(first, rest, self._join().fetched, self._skips, threads)
 
@@ -408,7 +431,7 @@ class Reader:
             raise ConfigurationError(
                 f"loader: there is no argument {', '.join(sorted(unknown))}", "give those of iter_torch_batches"
             )
-        others = ("nulls", "prefetch_batches", "ragged", "threads")
+        others = ("nulls", "prefetch_batches", "processes", "ragged", "threads")
         of_slices = {name: value for name, value in arguments.items() if name not in others}
         arrays = self._arrays(arguments.get("nulls"), arguments.get("ragged"))
         TorchBatches(arrays.names, **of_slices)  # which refuses what cannot be
@@ -641,6 +664,8 @@ class Reader:
         self._closed = True
         if self._is_inherited:
             return None
+        if self._processes is not None:
+            self._processes.close()
         prefetcher, self._prefetcher = self._prefetcher, None
         if prefetcher is None:
             return None

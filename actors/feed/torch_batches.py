@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from ...engine.core.errors import ConfigurationError, DataError
 from .arrays import check_named, check_numeric, of_column
+from .collating import Collate, Processes, SlicePlace, called
 from .tensors import Array, Ragged, may_differ
 
 _OTHERWISE = "pass ragged=, for rows of different shapes, or collate_fn="
@@ -47,28 +49,29 @@ class TorchBatches:
         names: list[str],
         dtypes: Any = None,
         device: Any = None,
-        collate_fn: Callable[[dict[str, Any]], Any] | None = None,
+        collate_fn: Collate | None = None,
         pin_memory: bool = False,
+        processes: Processes | None = None,
     ) -> None:
         self._torch = _torch()
         if collate_fn is not None and dtypes is not None:
             raise ConfigurationError("dtypes and collate_fn", "convert the types in collate_fn")
         _check_dtypes(self._torch, dtypes, names)
-        self._dtypes, self._collate = dtypes, collate_fn
+        self._dtypes, self._collate = dtypes, collate_fn and (processes or partial(called, collate_fn))
         self._device, self._pin = device, pin_memory
         _try(self._torch, device, pin_memory)
         self.copies = device is not None and self._torch.device(device).type == "cuda"
         """Whether tensors are copied beside the loop, so that making them ahead pays."""
         self._stream = self._torch.cuda.Stream(device) if self.copies else None
 
-    def make(self, arrays: dict[str, Any]) -> Any:
+    def make(self, arrays: dict[str, Any], place: SlicePlace) -> Any:
         """The tensors of one slice, which may be on their way. From any thread."""
         if self._stream is None:
-            made = self._collated(arrays)
+            made = self._collated(arrays, place)
             return _moved(made, self._device, self._pin) if self._pin or self._device is not None else made
         torch = self._torch
         if self._collate is not None:
-            pinned: Any = _moved(self._collate(arrays), None, True)
+            pinned: Any = _moved(self._collate(arrays, place), None, True)
         else:
             pinned = {name: self._to_copy(name, array) for name, array in arrays.items()}
         with torch.cuda.stream(self._stream):
@@ -93,9 +96,9 @@ class TorchBatches:
             return _several(self._torch, name, array, self._dtype(name))
         return _pinned(self._torch, name, array, self._dtype(name))
 
-    def _collated(self, arrays: dict[str, Any]) -> Any:
+    def _collated(self, arrays: dict[str, Any], place: SlicePlace) -> Any:
         if self._collate is not None:
-            return self._collate(arrays)
+            return self._collate(arrays, place)
         return {name: self._tensor(name, array) for name, array in arrays.items()}
 
     def _tensor(self, name: str, array: Any) -> Any:

@@ -9,6 +9,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,9 @@ import torch
 
 from penstock.actors.feed.prefetch import FetchState, Prefetcher
 from penstock.actors.feed.reader import FeedHandle, Reader
-from penstock.engine.core.errors import ConfigurationError, DataError, InternalError
+from penstock.engine.core.errors import ConfigurationError, DataError, InternalError, SetupError
 from penstock.engine.feed.messages import Ask, FeedEnded, RankGroup, Reply, Slice
+from support import collating
 from support.feeds import wait_for
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -608,4 +610,117 @@ def test_states_that_no_reader_gave_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match="load a state that state_dict"):
         reader.load_state_dict({**reader.state_dict(), key: value})
     assert reader.state_dict()["step"] == 0
+    reader.close()
+
+
+# ---------------------------------------------------------------------- collate_fn in processes, and its errors
+
+
+def test_processes_call_a_function_and_batches_stay_in_order() -> None:
+    reader = handle(Feed()).reader(timeout=60)
+    found = list(reader.iter_torch_batches(collate_fn=collating.with_process, processes=2))
+    assert [batch[0].tolist() for batch in found] == [list(range(first, first + 10)) for first in range(0, 100, 10)]
+    processes = {process for _, process in found}
+    assert 1 <= len(processes) <= 2
+    assert os.getpid() not in processes
+    assert reader._processes is not None
+    alive = [process._process for process in reader._processes._all]
+    assert processes <= {process.pid for process in alive}
+    reader.close()
+    assert all(process.poll() is not None for process in alive), "they end with the reader"
+
+
+def test_what_a_function_draws_in_a_process_depends_on_batch_and_rank_alone() -> None:
+    found = []
+    for processes in (1, 2):
+        with handle(Feed()).reader(timeout=60) as reader:
+            found.append(list(reader.iter_torch_batches(collate_fn=collating.drawn, processes=processes)))
+    assert found[0] == found[1]
+    assert len({batch[1] for batch in found[0]}) == 10
+
+
+def test_what_a_function_makes_arrives_as_it_is() -> None:
+    with handle(Feed()).reader(timeout=60) as reader:
+        found = next(reader.iter_torch_batches(collate_fn=collating.many_kinds, processes=1))
+    wanted = collating.many_kinds({"n": np.arange(10)})
+    for name in ("half", "turned", "one", "none"):
+        assert (found[name].dtype, found[name].tolist()) == (wanted[name].dtype, wanted[name].tolist())
+    assert found["words"] == ["a", None]
+    assert [each.tolist() for each in found["jagged"].unbind()] == [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]
+    found["array"] += 1  # the loop's to write into
+    assert found["array"].tolist() == [1, 3, 5, 7, 9]
+
+
+@pytest.mark.parametrize("more", [{}, {"threads": 2}, {"processes": 2}], ids=str)
+def test_error_of_a_function_names_the_row_when_the_loop_comes_to_it(more: dict[str, int]) -> None:
+    reader = handle(Feed()).reader(timeout=60)
+    batches = reader.iter_torch_batches(collate_fn=collating.fails_at_53, **more)
+    assert [next(batches) for _ in range(5)] == [0, 10, 20, 30, 40]
+    with pytest.raises(KeyError) as raised:
+        next(batches)
+    assert raised.value.__notes__ == ["collate_fn failed with row 3 of the 10 of batch 5 at rank 0 of 1"]
+    assert reader.step == 5
+    again = reader.iter_torch_batches(collate_fn=collating.with_process, **more)
+    assert [int(found[0][0]) for found in again] == [50, 60, 70, 80, 90]
+    reader.close()
+
+
+def test_error_that_no_row_has_alone_names_the_batch() -> None:
+    def collate(arrays: dict[str, Any]) -> None:
+        if len(arrays["n"]) > 4:
+            raise ValueError("too many")
+
+    with handle(Feed()).reader(timeout=60) as reader, pytest.raises(ValueError, match="too many") as raised:
+        next(reader.iter_torch_batches(collate_fn=collate))
+    assert raised.value.__notes__ == ["collate_fn failed with rows 0 to 4 of the 10 of batch 0 at rank 0 of 1"]
+
+
+def test_errors_and_results_that_cannot_travel_are_told_in_words() -> None:
+    with handle(Feed()).reader(timeout=60) as reader:
+        batches = reader.iter_torch_batches(collate_fn=collating.fails_oddly, processes=1)
+        assert [next(batches), next(batches)] == [0, 10]
+        with pytest.raises(RuntimeError, match="OddError: 2 and 3") as raised:
+            next(batches)
+        assert raised.value.__notes__ == ["collate_fn failed with row 3 of the 10 of batch 2 at rank 0 of 1"]
+        with pytest.raises(TypeError, match="cannot pickle"):
+            next(reader.iter_torch_batches(collate_fn=collating.gives_what_cannot_travel, processes=1))
+
+
+def test_process_that_is_killed_is_an_error_that_says_so_and_the_loop_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_TEST_DIED", str(tmp_path / "died"))
+    reader = handle(Feed()).reader(timeout=60)
+    batches = reader.iter_torch_batches(collate_fn=collating.dies_at_30, processes=2)
+    assert [next(batches) for _ in range(3)] == [0, 10, 20]
+    with pytest.raises(SetupError, match="called collate_fn for batch 3 at rank 0 of 1 was killed by SIGKILL"):
+        next(batches)
+    assert list(reader.iter_torch_batches(collate_fn=collating.dies_at_30, processes=2)) == list(range(30, 100, 10))
+    reader.close()
+    with handle(Feed()).reader(timeout=60) as reader:
+        batches = reader.iter_torch_batches(collate_fn=collating.ends_at_30, processes=1)
+        assert [next(batches) for _ in range(3)] == [0, 10, 20]
+        with pytest.raises(SetupError, match="has ended by itself, with code 3"):
+            next(batches)
+
+
+def test_loop_that_is_left_ends_processes_that_are_called() -> None:
+    reader = handle(Feed()).reader(timeout=60)
+    batches = reader.iter_torch_batches(collate_fn=collating.waits_for_ever, processes=2)
+    next(batches)
+    assert reader._processes is not None
+    alive = list(reader._processes._all)
+    reader.close()
+    assert all(process._process.wait(60) < 0 for process in alive)
+
+
+def test_function_that_no_process_can_import_is_refused_and_one_of_the_script_travels() -> None:
+    reader = handle(Feed()).reader(timeout=60)
+    with pytest.raises(ConfigurationError, match="processes without collate_fn"):
+        reader.iter_torch_batches(processes=1)
+    lock = threading.Lock()
+    with pytest.raises(ConfigurationError, match="collate_fn cannot go to another process"):
+        reader.iter_torch_batches(collate_fn=lambda _: lock, processes=1)
+    found = reader.iter_torch_batches(collate_fn=lambda arrays: int(arrays["n"][0]), processes=1)
+    assert list(found) == list(range(0, 100, 10))
     reader.close()

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from penstock.actors.feed.arrays import Arrays, to_numpy
+from penstock.actors.feed.collating import SlicePlace
 from penstock.actors.feed.torch_batches import TorchBatches, ragged_forms
 from penstock.engine.arrow.plain_types import plain_type
 from penstock.engine.core.errors import ConfigurationError, DataError
@@ -51,7 +52,7 @@ def arrow(rows: list[Any], **text: Any) -> pa.RecordBatch:
 
 def tensors(records: pa.RecordBatch, ragged: Any = None, dtypes: Any = None, nulls: Any = None) -> dict[str, Any]:
     arrays = Arrays(records.schema, nulls, forms=ragged_forms(ragged, records.schema))
-    made: dict[str, Any] = TorchBatches(arrays.names, dtypes).make(arrays.of(records))
+    made: dict[str, Any] = TorchBatches(arrays.names, dtypes).make(arrays.of(records), SlicePlace(0, 0, 1))
     return made
 
 
@@ -153,7 +154,9 @@ def test_lists_become_jagged_tensors_whether_they_differ_or_not() -> None:
 def test_slice_without_rows_is_a_jagged_tensor_of_the_shape_before() -> None:
     arrays = Arrays(arrow(ROWS).schema, forms={"x": "jagged"})
     torches = TorchBatches(arrays.names)
-    full, empty = (torches.make(arrays.of(each))["x"] for each in (arrow(ROWS), arrow(ROWS).slice(0, 0)))
+    full, empty = (
+        torches.make(arrays.of(each), SlicePlace(0, 0, 1))["x"] for each in (arrow(ROWS), arrow(ROWS).slice(0, 0))
+    )
     assert (full.size(0), full.size(2)) == (3, 3)
     assert (empty.size(0), empty.size(2)) == (0, 3)
     assert empty.layout == full.layout
