@@ -29,7 +29,7 @@ def plain(flow: Flow, rate: float = 0.0) -> Stream:
     return flow.from_tables(tables(), name="rows", rate=rate).filter("n % 3 <> 0")
 
 
-def read_group(
+def read_ranks(
     feed: FeedHandle,
     ranks: int,
     start: int = 0,
@@ -37,14 +37,15 @@ def read_group(
     timeout: float = 60.0,
     close: bool = True,
     epoch: int = 0,
-) -> list[list[Any]]:
-    """The global batches of all epochs that a group of so many ranks reads, each in a thread, put together; ``most`` at
-    most. Raises what the first rank raises."""
+    **place: Any,
+) -> list[list[list[Any]]]:
+    """The slices of all epochs that each rank of a group of so many reads, in a thread of its own; ``most`` at most.
+    ``place``: what else the reader is told. Raises what the first rank raises."""
     parts: list[list[list[Any]]] = [[] for _ in range(ranks)]
     errors: list[BaseException] = []
 
     def read(rank: int) -> None:
-        reader = feed.reader(rank, ranks, timeout=timeout)
+        reader = feed.reader(rank, ranks, timeout=timeout, **place)
         try:
             if start:
                 reader.load_state_dict({**reader.state_dict(), "step": start, "epoch": epoch})
@@ -67,6 +68,12 @@ def read_group(
     if errors:
         raise errors[0]
     assert len({len(part) for part in parts}) == 1, "ranks have taken different numbers of batches"
+    return parts
+
+
+def read_group(feed: FeedHandle, ranks: int, *given: Any, **options: Any) -> list[list[Any]]:
+    """The global batches that such a group reads, put together."""
+    parts = read_ranks(feed, ranks, *given, **options)
     return [[row for rows in slices for row in rows] for slices in zip(*parts, strict=True)]
 
 
