@@ -129,6 +129,7 @@ ALONE = {
     "a library, or an entry point, calls it by its name": """
         actors.client.outputs.SparkSession.createDataFrame actors.spark.ray_datasets.open_dataset
         actors.spark.writing.Hashing.seekable actors.spark.writing.Hashing.tell actors.spark.writing.Hashing.writable
+        actors.feed.collating._Pickler.reducer_override
         actors.transport.wire._File.seekable actors.transport.wire._File.writable
         actors.transport.wire._Parts.writable coordinator.model.task_set.TaskSet._from_iterable
         engine.expressions.sql._Dialect.Parser engine.files.object_files.ObjectFiles.get_file_info_selector
@@ -139,7 +140,7 @@ ALONE = {
         engine.files.object_files._Writer.writable engine.indexes.in_memory._Hashing.writable""",
     "tests and benchmarks reach into a running job by it": """
         actors.feed.prefetch.Prefetcher.save coordinator.checkpoint.pending.CheckpointPlan.to_wait_for
-        engine.runtime.task.Task.memory_held engine.scheduler.observation.dump""",
+        engine.runtime.task.Task.memory_held""",
 }
 """What no line of the package mentions, by the reason for which it is there."""
 

@@ -90,15 +90,15 @@ def _rows(collate: Collate, arrays: dict[str, Any], kind: type[Exception]) -> st
     return (f"with row {low}" if high - low == 1 else f"with rows {low} to {high - 1}") + f" of the {rows} of "
 
 
-class Processes:
+class Collators:
     """``count`` processes that call one function. Called by so many threads at once at most."""
 
     def __init__(self, collate: Collate, count: int) -> None:
         self.collate, self.count = collate, count
         self._function = _pickled(collate)
         self._lock = threading.Lock()
-        self._idle: list[_Process] = []
-        self._all: set[_Process] = set()
+        self._idle: list[_Collator] = []
+        self._all: set[_Collator] = set()
         self._closed = False
 
     def __call__(self, arrays: dict[str, Any], place: SlicePlace) -> Any:
@@ -108,7 +108,7 @@ class Processes:
             if self._closed:
                 raise SetupError("the processes that call collate_fn are closed", "begin a new iteration")
             if not self._idle:
-                self._idle.append(_Process(self._function))
+                self._idle.append(_Collator(self._function))
                 self._all.add(self._idle[-1])
             process = self._idle.pop()
         try:
@@ -138,7 +138,7 @@ class Processes:
             process.end()  # others are ended by the threads that wait for them
 
 
-class _Process:
+class _Collator:
     """One of them, from outside."""
 
     def __init__(self, function: bytes) -> None:

@@ -46,7 +46,7 @@ from ...engine.feed.messages import FORGET, Ask, Commit, Ranges, Slice
 from ...engine.feed.sink import CONTIGUOUS
 from ...engine.feed.status import FeedStatus
 from .arrays import Arrays, Shapes
-from .collating import Collate, Processes, SlicePlace
+from .collating import Collate, Collators, SlicePlace
 from .jax_batches import JaxBatches
 from .link import BrokenFeedLinkError, FeedRoute
 from .making import MadeAhead
@@ -244,7 +244,7 @@ class Reader:
         #: ``_seen`` as it was before the last batch was taken
         self._seen_before: tuple[int, int] | None = None
         self._shapes: Shapes = {}
-        self._processes: Processes | None = None
+        self._processes: Collators | None = None
         #: that it has begun in (rule 10)
         self._process: int | None = None
         atexit.register(self._end_of_script)
@@ -341,13 +341,13 @@ class Reader:
         ahead = max(processes, int(torch.copies) if threads is None else threads)
         return self._batches(arrays, torch.make, torch.give, ahead)
 
-    def _processes_for(self, collate_fn: Collate, count: int) -> Processes:
+    def _processes_for(self, collate_fn: Collate, count: int) -> Collators:
         """Those that call this function, which stay from one epoch to the next."""
         known = self._processes
         if known is None or known.collate is not collate_fn or known.count != count:
             if known is not None:
                 known.close()
-            self._processes = known = Processes(collate_fn, count)
+            self._processes = known = Collators(collate_fn, count)
         return known
 
     @checked(ConfigurationError)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ...engine.core.errors import ConfigurationError, DataError
 from .arrays import check_named, check_numeric, of_column
-from .collating import Collate, Processes, SlicePlace, called
+from .collating import Collate, Collators, SlicePlace, called
 from .tensors import Array, Ragged, may_differ
 
 _OTHERWISE = "pass ragged=, for rows of different shapes, or collate_fn="
@@ -51,7 +51,7 @@ class TorchBatches:
         device: Any = None,
         collate_fn: Collate | None = None,
         pin_memory: bool = False,
-        processes: Processes | None = None,
+        processes: Collators | None = None,
     ) -> None:
         self._torch = _torch()
         if collate_fn is not None and dtypes is not None:
