@@ -37,9 +37,14 @@ MET, MISSED, NEUTRAL = "#2a9d8f", "#c1440e", "#8d99ae"
 
 
 def write_docs(results: Path) -> None:
-    """Everything, from ``latest.json`` and ``machine.json``, and the texts of scripts."""
+    """Everything, from ``latest.json`` and ``machine.json``, the texts of scripts, and what checkpoints cost."""
     for name in TEXTS:
         put_text(results / f"{name}.json", name)
+    if (results / "checkpoints.json").exists():
+        told = json.loads((results / "checkpoints.json").read_text(encoding="utf-8"))
+        told.setdefault("load_before", 0.0)
+        rows = [Row(**row) for row in told["rows"]]
+        put(ROOT / "docs" / "performance.md", f"{whole_table(rows)}\n\n{told_of(told)}", "checkpoints")
     if not (results / "latest.json").exists():
         return
     rows = [Row(**row) for row in json.loads((results / "latest.json").read_text(encoding="utf-8"))]

@@ -129,7 +129,8 @@ class SnapshotFiles:
             name: [written[each] if isinstance(each, int) else each for each in found] for name, found in states.items()
         }
         for state_part, place in parts:
-            if state_part.kept is None or state_part.kept.since < checkpoint:
+            if state_part.kept is None or (state_part.kept.since < checkpoint and state_part.table is not None):
+                # rows that were let go of are where they were until this checkpoint stands: it may be given up
                 state_part.kept = _Kept(written[place], checkpoint)
         self._remember(task, attempt, checkpoint, handles, written)
         flying = (each for each in written if each.is_flight)

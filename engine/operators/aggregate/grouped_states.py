@@ -203,14 +203,14 @@ class GroupTable:
             return self._final(slice(0, len(self)))
         return self._grouping.aggregates.states(self._accumulators)
 
-    def mark(self) -> None:
-        """Mark what changes from now on."""
+    def mark(self, lanes: Lanes) -> None:
+        """Mark what changes from now on. The groups are the rows of a state with these lanes."""
         self._marks = GrowableArray(np.bool_)
         self._marks.to(len(self))
 
     def later(self) -> Callable[[], Groups]:
         """What gives the groups as they are now, on any thread. Changes are marked from now on."""
-        self.mark()
+        self.mark(self._lanes.values)
         final = self._final
         states = self._grouping.aggregates.states_later(self._accumulators) if final is None else self._states
         keys, lanes, positions = [*map(list, self._keys)], self._lanes.given(), self._positions.given()

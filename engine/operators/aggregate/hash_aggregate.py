@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +43,7 @@ from ...kernels.groups import check_group_types
 from ...kernels.keys import valid_rows
 from ...kernels.pieces import Bound, Positions, cut
 from ...kernels.sorting import SortKey
-from ...state.change_log import FEW, ROW, ChangeLog, Changes, StatePart
+from ...state.change_log import FEW, ROW, ChangeLog, Changes, StatePart, as_changes
 from .aggregates import (
     Aggregate,
     AggregateColumns,
@@ -55,6 +56,7 @@ from .aggregates import (
     never_overflow,
 )
 from .grouped_states import Grouping, Groups, GroupTable, plain_keys
+from .groups_by_lane import LaneTables
 from .spilled_groups import BoundedGroups
 from .waiting_rows import WaitingRows
 
@@ -166,7 +168,9 @@ class RunningHashAggregate(Stateless):
         self._groups = BoundedGroups(grouping, context.memory)
         #: what was given to checkpoints of the groups in which table
         self._log = ChangeLog()
-        self._logged: GroupTable | None = None
+        self._logged: GroupTable | LaneTables | None = None
+        #: and of what has gone to files
+        self._left = ChangeLog(grows=True)
         #: the position of the next row
         self._next = 0
         #: the last round that has ended
@@ -218,19 +222,30 @@ class RunningHashAggregate(Stateless):
         return pa.Table.from_batches([self._state(part, self._drained) for part in parts]).unify_dictionaries()
 
     def changes(self) -> pa.Table | Changes | None:
-        """The same; of many groups in one table only those that have changed since it was asked last."""
+        """The same; of many groups in memory only those that have changed since it was asked last, and what has gone to
+        files since."""
         self._merge()
-        table = self._groups.in_one_table
-        if table is None or len(table) < FEW:
-            return self.snapshot()
+        if not self._groups.spilled:
+            return self.snapshot() if self._groups.held < FEW else self._changes_in_memory()
+        new = self._groups.newly_left()
+        if new:
+            self._left.add(StatePart(partial(self._states, new), sum(map(len, new))))
+        held = self._groups.groups if self._groups.held < FEW else self._changes_in_memory()
+        if isinstance(held, Groups):
+            held = as_changes(self._states([held]))
+        return self._left.cut() if held is None else self._left.cut() + held
+
+    def _changes_in_memory(self) -> Changes:
+        table = self._groups.in_memory
+        assert table is not None
         if table is not self._logged:
             groups = table.later()
             self._log, self._logged = ChangeLog(), table
-            self._log.add(StatePart(lambda: pa.Table.from_batches([self._state(groups(), False)]), len(table)))
+            self._log.add(StatePart(lambda: self._states([groups()]), len(table)))
             return self._log.cut()
         numbers, changed = table.changed()
         if len(numbers):
-            rows = pa.Table.from_batches([self._state(changed, False)]).append_column(ROW, pa.array(numbers))
+            rows = self._states([changed]).append_column(ROW, pa.array(numbers))
             self._log.add(StatePart(lambda: rows, len(numbers)))
         return self._log.cut()
 
@@ -241,21 +256,28 @@ class RunningHashAggregate(Stateless):
         drained = table.column("drained")
         live = table.filter(pc.invert(drained)) if pc.any(drained).as_py() else table
         self._drained = live.num_rows == 0
-        positions = live.column("position").to_numpy()
-        order = np.lexsort([live.column(LANE).to_numpy(), positions])
+        lanes, positions = live.column(LANE).to_numpy(), live.column("position").to_numpy()
+        order = np.lexsort([lanes, positions])
         rows_of = StoredRows(live.schema, live.to_batches())
         for rows in pieces_of_state(live, order):
             self._groups.add(self._restored(rows_of.take(rows)))
         self._next = int(positions.max(initial=-1)) + 1
         self._groups.merge()
-        groups = self._groups.in_one_table
-        if stored and groups is not None and len(groups) == table.num_rows and bool((np.diff(order) > 0).all()):
-            self._go_on_with(groups, stored)
+        groups = self._groups.in_memory
+        if stored and groups is not None and len(groups) == table.num_rows and self._are_numbered(order, lanes):
+            self._go_on_with(groups, lanes, stored)
 
-    def _go_on_with(self, groups: GroupTable, stored: Sequence[StatePart]) -> None:
+    def _are_numbered(self, order: Positions, lanes: Lanes) -> bool:
+        """Whether the rows of a state, or those of each lane, stand in the order in which they were merged."""
+        if self._partial:
+            in_lanes = order[np.argsort(lanes[order], kind="stable")]
+            return bool((in_lanes == np.argsort(lanes, kind="stable")).all())
+        return bool((np.diff(order) > 0).all())
+
+    def _go_on_with(self, groups: GroupTable | LaneTables, lanes: Lanes, stored: Sequence[StatePart]) -> None:
         """Let the next checkpoint name these parts, if they are a base and its changes."""
-        groups.mark()
-        base = self._state(groups.changed()[1], False).schema
+        groups.mark(lanes)
+        base = self._states([groups.changed()[1]]).schema
         change = base.append(pa.field(ROW, pa.int64()))
         schemas = [part.table.schema for part in stored if part.table is not None]
         if schemas == [base, *[change] * (len(stored) - 1)]:
@@ -266,9 +288,7 @@ class RunningHashAggregate(Stateless):
         if isinstance(self._steps, Generator):
             self._steps.close()
         self._rows.take_all(0)
-        self._groups.clear()
-        self._logged = None
-        self._memory.hold(0)
+        self._forget()
 
     # ------------------------------------------------------------------ parts
 
@@ -286,6 +306,11 @@ class RunningHashAggregate(Stateless):
         if self._memory.hold(self._groups.bytes) or few:
             self._groups.leave()
 
+    def _forget(self) -> None:
+        self._groups.clear()
+        self._logged, self._left = None, ChangeLog(grows=True)
+        self._memory.hold(0)
+
     def _merge(self) -> None:
         if self._rows.rows:
             position = self._next - self._rows.rows
@@ -299,6 +324,9 @@ class RunningHashAggregate(Stateless):
 
     def _blank(self) -> Groups:
         return Groups([], self._aggregates.blank(), np.array([self._lane], dtype=np.int32), np.zeros(1, dtype=np.int64))
+
+    def _states(self, parts: Sequence[Groups]) -> pa.Table:
+        return pa.Table.from_batches([self._state(groups, False) for groups in parts])
 
     def _state(self, groups: Groups, drained: bool) -> pa.RecordBatch:
         columns = {
@@ -324,9 +352,7 @@ class RunningHashAggregate(Stateless):
 
     def _emit_all(self, round: int, out: Output) -> Iterator[None]:
         yield from self._emit_spilled(round, out) if self._groups.spilled else self._emit_held(round, out)
-        self._groups.clear()
-        self._logged = None
-        self._memory.hold(0)
+        self._forget()
         self._drained = True
 
     def _emit_held(self, round: int, out: Output) -> Iterator[None]:

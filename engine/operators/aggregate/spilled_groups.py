@@ -60,6 +60,8 @@ class BoundedGroups:
         #: whether any partition has left
         self.spilled = False
         self._files: list[list[SpillFile]] = [[] for _ in range(PARTITIONS)]
+        #: how many of them checkpoints know
+        self._told = [0] * PARTITIONS
         #: partitions whose last file has been read, and takes no more
         self._sealed: Flags = np.zeros(PARTITIONS, dtype=bool)
         #: rows on their way to a file, with their partitions
@@ -77,10 +79,10 @@ class BoundedGroups:
         return 0 if self._made is None else len(self._made)
 
     @property
-    def in_one_table(self) -> GroupTable | None:
-        """All groups, if they are in memory and not kept apart by lane; rows that wait are merged into them."""
+    def in_memory(self) -> GroupTable | LaneTables | None:
+        """The groups in memory, if there are any; rows that wait are merged into them."""
         self.merge()
-        return self._made if isinstance(self._made, GroupTable) and not self.spilled else None
+        return self._made if self.held else None
 
     def pieces(self, bound: Bound) -> Iterator[Groups]:
         """The groups in memory in pieces within the bound, those of lanes that are kept apart lane by lane. Nothing may
@@ -227,6 +229,13 @@ class BoundedGroups:
             yield groups
         for partition in range(PARTITIONS):
             yield from self._of(partition)
+
+    def newly_left(self) -> list[Groups]:
+        """What has gone to files since this was asked, as it lies there."""
+        self._end_writing()
+        new = [file for files, told in zip(self._files, self._told, strict=True) for file in files[told:]]
+        self._told = [len(files) for files in self._files]
+        return [self._grouping.read(records) for file in new for records in file.read()]
 
     def results(self) -> Iterator[Groups]:
         """All groups, partition by partition, each in the order of its first rows. They stay as they are, all in files:

@@ -22,10 +22,12 @@ from penstock.coordinator.model.manifest import Manifest, Pinned, TaskState, Unp
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.identity import Attempt, CheckpointId, StateHandle, TaskId
 from penstock.engine.core.operator import LANE, OperatorConfig, exhaust
+from penstock.engine.exchange.flight import Flight
 from penstock.engine.operators import Aggregate, Distinct, HashAggregate, HashJoin, MarkDistinct
 from penstock.engine.operators.aggregate import hash_aggregate, seen_state
+from penstock.engine.operators.aggregate.aggregates import Step
 from penstock.engine.operators.join import hash_join
-from penstock.engine.state.change_log import MOST_CHANGES, Changes
+from penstock.engine.state.change_log import MOST_CHANGES, ChangeLog, Changes, StatePart, let_go
 from penstock.engine.state.memory import TaskMemory
 from support.operator_harness import context
 from support.sweeps import seeds
@@ -37,6 +39,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("odd", pa.bool_())])
 TASK = TaskId("count", 0)
 KINDS: dict[str, OperatorConfig] = {
     "count": COUNTED,
+    "count in lanes": dataclasses.replace(COUNTED, step="partial"),
     "distinct": Distinct(("k", "v")),
     "distinct in lanes": Distinct(("k",), per_lane=True),
     "marked": MarkDistinct(("k", "v"), "new", (("odd", "new_odd"),)),
@@ -206,6 +209,20 @@ class World:
         return found
 
 
+def test_rows_in_a_manifest_outlive_a_checkpoint_that_is_given_up(tmp_path: Path) -> None:
+    files = SnapshotFiles(str(tmp_path), "job")
+    state = ChangeLog()
+    state.add(StatePart(lambda: pa.table({"v": [1]}), 1))
+    stored = files.write(TASK, CheckpointId(1, 1), Attempt(1, 1), {"count": state.cut()})
+    _, parts = files.restored(TASK, CheckpointId(1, 1), Attempt(1, 2), stored)
+    let_go(parts["count"])
+    state = ChangeLog(stored=parts["count"])
+    flight = Flight(b"", (pa.table({"v": range(10_000)}),))  # so much that the small state goes into a file, too
+    files.delete(files.write(TASK, CheckpointId(1, 2), Attempt(1, 2), {"count": state.cut()}, flight))
+    again = files.write(TASK, CheckpointId(1, 3), Attempt(1, 2), {"count": state.cut()})
+    assert files.read(again)["count"].to_pylist() == [{"v": 1}]
+
+
 def of_values(values: pa.Array) -> pa.RecordBatch:
     columns = [pa.nulls(len(values), pa.string()), values, pa.nulls(len(values), pa.bool_())]
     return pa.record_batch(columns, schema=SCHEMA)
@@ -225,13 +242,18 @@ def test_every_checkpoint_that_is_kept_gives_what_the_state_was(seed: int, kind:
         world.check()
 
 
-def test_little_change_of_much_state_writes_little(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", ["single", "partial"])
+@pytest.mark.parametrize("budget", [None, 4_000_000, 1])
+def test_little_change_of_much_state_writes_little(step: Step, budget: int | None, tmp_path: Path) -> None:
     files, sizes = SnapshotFiles(str(tmp_path), "job"), []
-    operator = HashAggregate(("v",), (Aggregate("rows", None, "count"),)).build(context(), [SCHEMA], None)
+    where = dataclasses.replace(context(), memory=TaskMemory(budget).account("operator"))
+    operator = HashAggregate(("v",), (Aggregate("rows", None, "count"),), step).build(where, [SCHEMA], None)
     for number, rows in enumerate([range(200_000), range(0, 200_000, 100), range(0), range(7, 200_000, 100)], 1):
         values = pa.array(rows, pa.int64())
         records = of_values(values)
-        operator.process(0, Batch(records, Tag(0, 0, number)), Nowhere())
+        half = records.num_rows // 2
+        for lane, part in enumerate([records.slice(0, half), records.slice(half)]):
+            operator.process(0, Batch(part, Tag(0, lane, number)), Nowhere())
         state, before = operator.changes(), files.bytes_written
         assert isinstance(state, Changes)
         files.write(TASK, CheckpointId(1, number), Attempt(1, 1), {"count": state})
