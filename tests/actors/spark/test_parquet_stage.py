@@ -13,9 +13,11 @@ from pyarrow import parquet
 
 from penstock.actors.protocol.settings import Checkpoints
 from penstock.actors.spark import parquet_stage
+from penstock.actors.spark import stage as stage_module
+from penstock.actors.spark.carrying import carry_stages
 from penstock.actors.spark.parquet_stage import in_order, part_of, why_not, written_by_spark
 from penstock.actors.spark.parquet_types import no_parquet_for
-from penstock.actors.spark.stage import StagedSource, find_stage, stage_with
+from penstock.actors.spark.stage import StagedSource, find_stage, stage_in, stage_with
 from penstock.actors.spark.staged_splits import StagedPartition, StagedSplit
 from penstock.actors.spark.writing import make_writer
 from penstock.engine.core.errors import ConfigurationError, DamagedFileError, StorageError
@@ -261,6 +263,40 @@ def test_stage_that_is_begun_again_takes_nothing_of_the_attempt_before(tmp_path:
     assert [each.rows for each in other.manifest.partitions] == [5]
 
 
+def test_evaluation_that_has_lost_something_leaves_no_file_to_the_next_one(
+    tmp_path: Path, jvm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor died with what it had shuffled: all is written anew, and other rows lie in other partitions."""
+    second = (TABLE.slice(0, 2), TABLE.slice(2), TABLE.slice(0, 0))
+    whole = iter([False, True])
+
+    class Evaluated:
+        keeps_rows = False
+
+        def __init__(self, evaluated: Any) -> None:
+            assert evaluated is frame
+
+        def begin(self) -> None:
+            pass
+
+        def is_whole(self) -> bool:
+            return next(whole)
+
+        def discard(self) -> None:
+            jvm.pieces = second
+
+    frame = planned(3)
+    monkeypatch.setattr(stage_module, "Evaluation", Evaluated)
+    monkeypatch.setattr(stage_module, "by_position", lambda frame: frame)
+    monkeypatch.setattr(stage_module, "planned_before", lambda frame: frame)
+    monkeypatch.setattr(stage_module, "can_be_planned_before", lambda frame: True)
+    source = stage_with(
+        lambda place: stage_module._rows_in(frame, TABLE.schema, place, ""), TABLE.schema, str(tmp_path), "f", "rows"
+    )
+    assert [pa.Table.from_batches(split.open(0), TABLE.schema) for split in source.splits()] == list(second)
+    assert sorted(path.name for path in Path(source.place).iterdir()) == ["000000.parquet", "000001.parquet"]
+
+
 def test_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(_planned: Any, _schema: pa.Schema, folder: str) -> int:
         Path(folder).mkdir()
@@ -271,6 +307,15 @@ def test_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(StorageError, match="the executor's disk has gone"):
         staged(tmp_path)
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+@pytest.mark.usefixtures("jvm")
+def test_savepoint_in_a_bucket_carries_it_and_it_is_read_from_there(tmp_path: Path, bucket: str) -> None:
+    source = staged(tmp_path)
+    carry_stages(str(tmp_path / "f"), f"s3://{bucket}/saved", {"rows": source.fingerprint})
+    found = stage_in(f"s3://{bucket}/saved", "rows", source.fingerprint)
+    assert found is not None
+    assert [pa.Table.from_batches(split.open(0), TABLE.schema) for split in found.splits()] == list(PIECES)
 
 
 @pytest.mark.usefixtures("jvm")
