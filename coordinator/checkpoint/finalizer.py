@@ -312,12 +312,19 @@ def describe_operators(
     graph: ExecutionGraph, pending: PendingCheckpoint, others: Sequence[TaskState] = (), before: Manifest | None = None
 ) -> tuple[OperatorEntry, ...]:
     """How far every operator has finished. ``others``: of regions that take no part, as the checkpoint ``before`` has
-    them; a vertex that it says had finished is deployed as finished ever after."""
+    them; a vertex that it says had finished is deployed as finished ever after.
+
+    What feeds a vertex that is deployed as finished had finished, too. At another parallelism it is built anew for its
+    lanes' ends and has yet to say them; until it has, no savepoint could be started from if it counted as running.
+    """
     over = _surely_finished(graph, pending, others).by_vertex()
     restored = {task.vertex for task in pending.finished_on_restore}
     if others and before is not None:
         carried, whole = {state.task.vertex for state in others}, FinishedState.FULLY_FINISHED.value
         restored |= {entry.vertex for entry in before.operators if entry.finished == whole and entry.vertex in carried}
+    for vertex in reversed(graph.order):
+        if vertex in restored:
+            restored |= {edge.source for edge in graph.inputs[vertex]}
 
     def finished(vertex: str) -> FinishedState:
         if over.get(vertex, 0) == graph.parallelism[vertex] or vertex in restored:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from msgspec.structs import replace
 
@@ -31,6 +33,7 @@ from penstock.coordinator.model.manifest import (
     Claim,
     Ended,
     Manifest,
+    OperatorEntry,
     Pinned,
     TaskState,
     Unpinned,
@@ -40,6 +43,7 @@ from penstock.coordinator.model.manifest import (
 from penstock.coordinator.model.records import FormatError
 from penstock.coordinator.model.retention import RetentionPolicy
 from penstock.coordinator.model.settings import Settings
+from penstock.coordinator.restore.finished_check import FinishedState, OperatorName, check_restore
 from penstock.coordinator.restore.stored_state import StoredState, finished_vertices
 from penstock.engine.core.identity import CheckpointId, EndedLanes, TaskId
 from penstock.engine.integrity.checksums import sealed, unsealed
@@ -150,6 +154,48 @@ def test_vertex_that_had_finished_is_deployed_as_finished_and_keeps_its_files_if
     assert after == before
     assert finished_vertices(stored(driver), GRAPH) == {"source"}, "though they have not finished again by then"
     assert {e.operator: e.finished for e in stored(driver).operators}["reader"] == "fully finished"
+
+
+def test_what_feeds_a_vertex_that_is_deployed_as_finished_counts_as_finished_at_another_parallelism() -> None:
+    """Else a savepoint of that moment could not be started from."""
+    names = ("source", "middle", "last")
+    edges = tuple(JobEdge(up, down, Pattern.ALL_TO_ALL) for up, down in pairwise(names))
+    former, graph = (
+        ExecutionGraph(
+            tuple(Vertex(name, size if name == "source" else 1, (f"in {name}",)) for name in names), edges, lanes=6
+        )
+        for size in (2, 3)
+    )
+    finished = replace(
+        checkpoint_with(dict.fromkeys(former.tasks, ())),
+        fingerprint="print",
+        operators=tuple(
+            OperatorEntry(
+                operator=f"in {name}",
+                vertex=name,
+                parallelism=former.parallelism[name],
+                finished="all running" if name == "last" else "fully finished",
+            )
+            for name in names
+        ),
+    )
+    claim = Claim(number=0, generation=1, job="job", fingerprint="print")
+    driver = CoordinatorDriver(graph, Settings(interval=1.0, resend=100.0), [claim, finished], owner="heir")
+    deployed = {order.task: order.finished for order in driver.claim() if isinstance(order, DeployTask)}
+    assert {task.vertex for task, over in deployed.items() if over} == {"middle"}
+    driver.run()
+    orders = driver.pass_time(driver.now + 1.0)
+    checkpoint = next(order.checkpoint for order in orders if isinstance(order, TriggerCheckpoint))
+    for task in graph.tasks:
+        files = () if deployed[task] else (handle(task, checkpoint, driver.attempt()),)
+        event = TaskAcked(task, driver.attempt(), checkpoint, files, (), deployed[task], driver.now)
+        acked = driver.tell(replace(event, finished_on_restore=deployed[task]))
+    driver.stored(acked[-1])
+    states = {entry.operator: FinishedState(entry.finished) for entry in stored(driver).operators}
+    assert [states[f"in {name}"].value for name in names] == ["fully finished", "fully finished", "all running"]
+    operators = {vertex: [OperatorName(each) for each in found] for vertex, found in graph.operators.items()}
+    assert check_restore(graph, operators, states) is None
+    assert finished_vertices(stored(driver), graph) == {"source", "middle"}
 
 
 # --- operators that have finished -------------------------------------------------------------------------------------
