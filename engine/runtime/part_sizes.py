@@ -8,7 +8,8 @@ request, a transaction), so it should have many rows. Rules:
 2. The time for a row and the price of a call are the line through what parts of several sizes took; newer ones count
    more. While all have the same size, the price is what it was.
 3. The first part is small, and the next one at most ``STEP`` times as large or small: nothing is known yet, or it was
-   something else that took so long. The first call (which connects, say) counts for the second part alone.
+   something else that took so long. The first call (which connects, say) counts for the second part alone. A batch
+   without rows says nothing.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class PartSizes:
 
     def took(self, rows: int, seconds: float) -> None:
         """A call with so many rows has taken so long."""
+        if not rows:
+            return
         for_a_row = seconds / rows
         if not self._is_first:
             new = (1.0, rows, seconds, rows * rows, rows * seconds)

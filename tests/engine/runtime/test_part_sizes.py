@@ -61,3 +61,12 @@ def test_a_first_call_that_connects_and_one_that_stands_still_are_soon_forgotten
 
 def test_a_call_that_takes_long_for_one_row_is_given_one() -> None:
     assert calls(lambda rows: rows * 1.0, 1)[0][-1] == 1
+
+
+def test_batch_without_rows_says_nothing_of_how_long_rows_take() -> None:
+    sizes, others = PartSizes(), PartSizes()
+    for rows in (1_000, 0, 1_000, 0):
+        sizes.took(rows, 0.2)
+        if rows:
+            others.took(rows, 0.2)
+        assert sizes.rows == others.rows
