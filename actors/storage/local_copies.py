@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Lock, get_ident
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -127,7 +127,8 @@ class LocalCopies:
                 path.parent.mkdir(mode=0o700, exist_ok=True)
             except OSError as error:
                 return _note(error)
-        partial = path.with_name(_partial(path.name))
+        # two tasks of this process may have asked for the same part
+        partial = path.with_name(_partial(f"{path.name}.{get_ident()}"))
         try:
             with open(partial, "wb") as file:
                 file.write(data)

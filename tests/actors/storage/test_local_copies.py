@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
+from threading import Thread
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,7 @@ from penstock.actors.storage.local_copies import CopyBook, Found, LocalCopies, t
 from penstock.actors.storage.snapshots import SnapshotFiles
 from penstock.engine.core.errors import DamagedFileError
 from penstock.engine.core.identity import Attempt, CheckpointId, StateHandle, TaskId
+from penstock.engine.integrity.checksums import digest
 from penstock.engine.runtime.statistics import CopyStatistics
 
 TASK, OTHER = TaskId("join/1", 0), TaskId("join/1", 1)
@@ -287,3 +289,27 @@ def test_copies_are_kept_for_stores_unless_the_user_says_otherwise(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert place_in(Checkpoints(folder, local_copies=asked)).local_copies is kept
+
+
+def test_two_tasks_of_a_process_that_fetch_the_same_part_do_not_meet(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when a job goes on at another parallelism, and both have lanes of the task that wrote it."""
+    _, copies = machine.process()
+    data = pa.py_buffer(b"rows")
+    handle = StateHandle("join", "state/join-00000/1.1-1.1.arrow", 4, 1, digest=digest(data))
+    replaced = os.replace
+
+    def replace_behind_the_other(partial: Path, path: Path) -> None:
+        monkeypatch.setattr(os, "replace", replaced)
+        other = Thread(target=copies.fetched, args=(handle, data))
+        other.start()
+        other.join()
+        replaced(partial, path)
+
+    monkeypatch.setattr(os, "replace", replace_behind_the_other)
+    copies.fetched(handle, data)
+    assert [path.name for path in machine.copies] == [handle.digest]
+    assert copies.read(handle) == data
+    assert not caplog.text
+    copies.close()
