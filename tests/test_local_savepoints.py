@@ -4,6 +4,8 @@ import json
 import shutil
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -212,7 +214,7 @@ def test_snapshot_without_the_rows_before_it_is_refused(tmp_path):
         ps.run_local(flow(tmp_path / "elsewhere"), checkpoints=tmp_path / "b", from_snapshot=saved.path)
 
 
-def test_flow_that_has_changed_takes_what_it_knows_of_a_snapshot_if_that_is_allowed(tmp_path, undisturbed):
+def test_flow_that_has_changed_takes_what_it_knows_of_a_snapshot_if_that_is_allowed(tmp_path, undisturbed, caplog):
     saved = started(tmp_path).stop(timeout=PATIENCE, aligned=True)
     less = ps.Flow("saved", lanes=4)
     rows = less.from_tables(tables(), name="numbers")
@@ -221,6 +223,7 @@ def test_flow_that_has_changed_takes_what_it_knows_of_a_snapshot_if_that_is_allo
     with pytest.raises(ConfigurationError, match="another flow, or of other data"):
         ps.run_local(less, **options)
     job = ps.run_local(less, allow_changes=True, **options).wait(PATIENCE)
+    assert "holds of 'hash-aggregate-1' is left behind" in caplog.text
     assert job.audit().clean
     assert ds.dataset(tmp_path / "out" / "rows").to_table().sort_by("value") == undisturbed[0]
 
@@ -239,11 +242,11 @@ def changed(output, through=held, further=True, rate=0.0, above=0) -> ps.Flow:
     return flow
 
 
-def saved_in_flight(made, tmp_path):
+def saved_in_flight(made, tmp_path, parallelism=2):
     """A savepoint of a job whose function ``held`` has been given rows, and has given none."""
     OPENED.clear()
     CALLED.clear()
-    with ps.run_local(made, parallelism=2, checkpoints=every(tmp_path / "a", every=None)) as job:
+    with ps.run_local(made, parallelism=parallelism, checkpoints=every(tmp_path / "a", every=None)) as job:
         assert CALLED.wait(PATIENCE)
         saved = job.savepoint(tmp_path / "mine", timeout=PATIENCE)
         job.cancel()
@@ -297,6 +300,60 @@ def test_rows_that_were_divided_by_other_keys_are_not_gone_on_with(tmp_path, for
     with ps.run_local(divided(out, "key", forward=forward), checkpoints=tmp_path / "c", **options) as job:
         job.wait(PATIENCE)
     assert ds.dataset(out).to_table().sort_by("value") == pa.concat_tables(tables()).sort_by("value")
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Each batch so often, with ``more`` added to its values: one copy, and the others once they may come."""
+
+    times: int
+    more: int
+    kind: str = "repeated"
+    traits: ClassVar[ps.Traits] = ps.Traits(cut={"process": ps.Cut.BEFORE})
+
+    def output_schema(self, inputs):
+        return inputs[0]
+
+    def build(self, context, inputs, restored):
+        return Repeating(self)
+
+    def describe(self) -> str:
+        return "each batch several times"
+
+
+class Repeating(ps.Stateless):
+    def __init__(self, config: Repeated) -> None:
+        self.config = config
+
+    def process(self, port, batch, out):
+        values = pc.add(batch.records["value"], self.config.more)
+        for _ in range(self.config.times):
+            out.emit(ps.Batch(batch.records.set_column(1, "value", values), batch.tag))
+            CALLED.set()
+            yield
+            OPENED.wait(0.05)
+
+
+def repeated(output, times, more) -> ps.Flow:
+    flow = ps.Flow("saved", lanes=1)
+    rows = flow.from_tables(tables()[:2], name="numbers").apply(Repeated(times, more), name="repeated")
+    rows.write_parquet(output, name="rows")
+    return flow
+
+
+def test_operator_that_has_changed_does_not_go_on_in_the_middle_of_what_it_gives(tmp_path):
+    """Of the call that is made again as many rows are left out as had left: they would be others."""
+    times, out = 300, tmp_path / "out"
+    saved = saved_in_flight(repeated(out, times, 0), tmp_path, parallelism=1)
+    options = {"allow_changes": True, "from_snapshot": saved}
+    for other in (repeated(out, times, 1), repeated(out, 7, 0)):
+        refused = r"[1-9]\d* rows at operator 'repeated', which was in the middle of what it gives"
+        with pytest.raises(ConfigurationError, match=refused):
+            ps.run_local(other, checkpoints=tmp_path / "b", **options)
+    with ps.run_local(repeated(out, times, 0), checkpoints=tmp_path / "c", **options) as job:
+        job.wait(PATIENCE)
+    found = ds.dataset(out).to_table().sort_by("value")["value"].to_pylist()
+    assert found == sorted(times * pa.concat_tables(tables()[:2])["value"].to_pylist())
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])

@@ -28,7 +28,8 @@ _MOST = 5
 def in_changed_flow(manifest: Manifest, root: str, plan: JobPlan, graph: ExecutionGraph) -> Manifest:
     """The snapshot in ``root``, as one of this plan. Raises ConfigurationError if something in flight has no place
     there, StorageError if it cannot be read."""
-    if fits(graph, manifest) or not _at_its_parallelism(manifest, graph):
+    same = fits(graph, manifest)
+    if (same and manifest.fingerprint == plan.fingerprint) or not (same or _at_its_parallelism(manifest, graph)):
         return manifest
     stranded = _stranded(manifest, root, plan)
     if stranded:
@@ -40,7 +41,7 @@ def in_changed_flow(manifest: Manifest, root: str, plan: JobPlan, graph: Executi
             "run the flow as it was and take the savepoint with aligned=True: it has nothing in flight, and fits every "
             "flow that knows its operators; or leave these parts of the flow as they were",
         )
-    return adopted(graph, manifest)
+    return manifest if same else adopted(graph, manifest)
 
 
 def _at_its_parallelism(manifest: Manifest, graph: ExecutionGraph) -> bool:

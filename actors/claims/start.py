@@ -22,6 +22,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +37,7 @@ from ...coordinator.model.events import Failure
 from ...coordinator.model.kinds import ClaimMode
 from ...coordinator.model.manifest import Claim as ClaimEntry
 from ...coordinator.model.manifest import Ended, LogEntry, Manifest, committables_of, is_drained, reweights_in
-from ...coordinator.restore.stored_state import Snapshot, check_snapshot
+from ...coordinator.restore.stored_state import Snapshot, check_snapshot, held_by
 from ...engine.core.errors import ConfigurationError
 from ...engine.core.identity import CheckpointId, JobIdentity
 from ...engine.core.operator import SinkConfig
@@ -56,6 +57,7 @@ from .place import Place, Resume, check_resume
 from .presence import in_words
 from .savepoints import holds_savepoint, read_savepoint
 
+_log = logging.getLogger(__name__)
 Claim = Literal["no_claim", "claim"]
 _MODES = {"no_claim": ClaimMode.NO_CLAIM, "claim": ClaimMode.CLAIM}
 
@@ -100,6 +102,14 @@ def find_snapshot(
         refused = check_snapshot(graph, snapshot)
     if refused is not None:
         raise error_of(refused)
+    if left := held_by(manifest) - {each for found in graph.operators.values() for each in found}:
+        _log.warning(
+            "job %s: what the snapshot in %s holds of %s is left behind: the flow has no such name. A source or "
+            "an operator that has another name now begins anew",
+            plan.name,
+            root,
+            ", ".join(map(repr, sorted(left))),
+        )
     check_outputs(plan, manifest, state_of(manifest, root, plan.name, plan.sinks))
     return snapshot
 

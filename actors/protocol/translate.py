@@ -50,7 +50,7 @@ def _shape(plan: JobPlan) -> str:
     """Of the drivers and what joins them: only in the same shape a task goes on in the middle of what it was doing.
     How many tasks there are a manifest says beside it."""
     drivers = [
-        (stage.name, stage.lanes, not why_not_moved(plan, stage), name, shape)
+        (stage.name, stage.lanes, not why_not_moved(plan, stage), name, shape.ports, shape.operators, shape.outputs)
         for stage in plan.stages.values()
         for name, shape in shapes_of(plan, stage).items()
     ]

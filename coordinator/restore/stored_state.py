@@ -62,9 +62,13 @@ def check_snapshot(graph: ExecutionGraph, snapshot: Snapshot) -> Failure | None:
     names = {vertex: [OperatorName(each) for each in operators] for vertex, operators in graph.operators.items()}
     if not all(names.values()):
         return None
-    held = {handle.operator for state in manifest.tasks for handle in state.state if not handle.is_flight}
-    refused = find_dropped_state(names, held, snapshot.allow_left_behind)
+    refused = find_dropped_state(names, held_by(manifest), snapshot.allow_left_behind)
     return refused or check_restore(graph, names, finished_states(manifest))
+
+
+def held_by(manifest: Manifest) -> set[str]:
+    """The operators and sources whose state it holds."""
+    return {handle.operator for state in manifest.tasks for handle in state.state if not handle.is_flight}
 
 
 def finished_states(manifest: Manifest) -> dict[str, FinishedState]:

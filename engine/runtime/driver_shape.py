@@ -2,7 +2,8 @@
 
 Two parts are one if their names are, and what rows in flight there depend on: a port's producers and schema, by which
 keys its rows were divided, an operator's kind and inputs. What an operator computes is no part of that, as it is none
-of its state. How many tasks there are is said beside it, by stage.
+of its state; it counts only in the middle of a call that is made again, of which as many rows are left out as had left.
+How many tasks there are is said beside it, by stage.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import msgspec
 
 from ..plan.plan import JobPlan, OutputPlan, PipelinePlan, PortPlan, StagePlan
+from ..planner.exact import exact_text
 
 
 class PartShape(msgspec.Struct, frozen=True, array_like=True):
@@ -22,11 +24,12 @@ class PartShape(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DriverShape(msgspec.Struct, frozen=True):
-    """A pipeline of a plan."""
+    """A pipeline of a plan. ``made``: digests of all that operators compute."""
 
     ports: tuple[PartShape, ...] = ()
     operators: tuple[PartShape, ...] = ()
     outputs: tuple[PartShape, ...] = ()
+    made: tuple[str, ...] = ()
 
     def reads_and_runs_as(self, other: DriverShape) -> bool:
         """Whether only the outputs may differ."""
@@ -46,6 +49,7 @@ def _shape(plan: JobPlan, stage: StagePlan, pipeline: PipelinePlan) -> DriverSha
             for each in pipeline.operators
         ),
         tuple(_output(plan, stage, output) for output in pipeline.outputs),
+        tuple(_digest(exact_text(each.config)) for each in pipeline.operators),
     )
 
 

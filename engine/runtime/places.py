@@ -11,7 +11,8 @@ Rules:
 4. In a plan that has changed a driver goes on in a place if it reads and runs the same; it may have other outputs if
    nothing is on the way to them. Any other driver begins anew with the state of its operators, as behind an aligned
    checkpoint, and the place that it or its operators had must have been empty. Of a place of which nothing is left in
-   the plan only rows would be missed.
+   the plan only rows would be missed. An operator that computes something else must not be in the middle of a call that
+   is made again: it would leave out as many rows, but others.
 """
 
 from __future__ import annotations
@@ -105,10 +106,20 @@ def fitted(
         was = place.shape.outputs
         dealt = {numbers[was[old]]: state for old, state in place.dealt.items() if was[old] in numbers}
         found[name] = msgspec.structs.replace(place, shape=shape, dealt=dealt)
+        stranded += _half_given(place, shape)
     for place in left.values():
         known = any(each.name in living for each in place.shape.operators)
         stranded += [each for each in _all_held(place) if each.rows or known]
     return found, stranded
+
+
+def _half_given(place: DriverPlace, shape: DriverShape) -> Iterator[Stranded]:
+    """What operators that compute something else had given of a call that is made again."""
+    for each in place.chain.aside:
+        its = slice(each.operator, each.operator + 1)
+        if each.given and place.shape.made[its] != shape.made[its]:
+            where = f"{shape.operators[each.operator].name}, which was in the middle of what it gives"
+            yield Stranded(where, sum(each.given.values()))
 
 
 def _all_held(place: DriverPlace) -> Iterator[Stranded]:
