@@ -78,7 +78,7 @@ def started(tmp_path, **options):
 
 @pytest.mark.parametrize("parallelism", [1, 2, 4])
 def test_suspended_job_goes_on_from_its_savepoint_in_another_folder(tmp_path, undisturbed, parallelism):
-    with started(tmp_path) as job:
+    with started(tmp_path, rate=PACE / 10) as job:
         saved = job.stop(timeout=PATIENCE)
         assert job.status().state == "stopped"
     before = ds.dataset(tmp_path / "out" / "rows").count_rows()
@@ -106,7 +106,7 @@ def test_job_that_is_suspended_again_and_again_gives_the_same_rows(tmp_path, und
 
 
 def test_rows_of_a_suspended_job_are_visible_up_to_the_savepoint_and_groups_stay_open(tmp_path):
-    job = started(tmp_path)
+    job = started(tmp_path, rate=PACE / 10)  # far from its end, however busy the machine is
     job.stop(timeout=PATIENCE, aligned=True)
     (numbers, *_) = job.audit().sources
     values = ds.dataset(tmp_path / "out" / "rows").to_table().num_rows
