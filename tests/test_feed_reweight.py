@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.actors.feed.mixtures import Mixture
 from penstock.actors.storage.log import read_log_in
 from penstock.coordinator.model.manifest import reweights_in
 from penstock.engine.core.errors import ConfigurationError, TaskLostError
@@ -31,13 +32,16 @@ def short_channels(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kind.__init__, "__defaults__", shorter)
 
 
-def flow_of(weights: Sequence[Any] = (2, 1, 1), at_end: Any = "go on", between: Any = None, **feed: Any) -> ps.Flow:
+def flow_of(
+    weights: Sequence[Any] = (2, 1, 1), at_end: Any = "go on", between: Any = None, before: Any = None, **feed: Any
+) -> ps.Flow:
     flow, mixed = ps.Flow("mixed", lanes=4), {}
     for number, (size, weight) in enumerate(zip(SIZES, weights, strict=True)):
         tables = [pa.table({"of": [number] * 40, "n": list(range(at, at + 40))}) for at in range(0, size, 40)]
-        mixed[flow.from_tables(tables, name=f"s{number}")] = weight
+        stream = flow.from_tables(tables, name=f"s{number}")
+        mixed[stream if before is None else before(stream)] = weight
     stream = flow.mix(mixed, seed=3, at_end=at_end)
-    (stream if between is None else between(stream)).feed(SIZE, **({"room": 200} | feed))
+    (stream if between is None else between(stream)).feed(**({"batch_size": SIZE, "room": 200} | feed))
     return flow
 
 
@@ -145,10 +149,67 @@ def test_changes_that_many_threads_ask_for_are_all_there(tmp_path: Path) -> None
         assert found == batches_of(again, END)
 
 
+def test_weights_are_changed_from_a_step_of_a_later_epoch_on(tmp_path: Path) -> None:
+    """Where batches do not divide an epoch: its last batch is short, or left out."""
+    size = 190
+    for drop_last, each in ((False, 106), (True, 105)):  # 20,000 rows
+        feed = {"batch_size": size, "epochs": 3, "drop_last": drop_last, "room": 600, "keep": 60_000}
+        step = each + 40
+        position = sum(SIZES) + 40 * size
+        weights = (2, ps.Schedule.steps({0: 1, position: 5.0}), 1)
+        with ps.run_local(flow_of(weights, **feed)) as job:
+            expected = epochs_of(job.feed().reader(timeout=60))
+        assert len(expected) == 3 * each
+        folder = tmp_path / f"{drop_last}"
+        with ps.run_local(flow_of(**feed), checkpoints=folder, parallelism=2) as job:
+            reader = job.feed().reader(timeout=60, prefetch_batches=1)
+            found = batches_of(reader, 3)
+            job.feed().reweight({"s1": 5.0}, from_step=step, timeout=30)
+            found += batches_of(reader, 5)
+            with pytest.raises(ConfigurationError, match="ranks have been given"):
+                job.feed().reweight({"s1": 1.0}, from_step=4, timeout=30)
+            job.checkpoint(60)
+            job.shutdown()
+        with ps.run_local(flow_of(**feed), checkpoints=folder) as job:
+            reader = job.feed().reader(timeout=60)
+            reader.load_state_dict({**reader.state_dict(), "step": 5})
+            assert found + epochs_of(reader) == expected
+
+
+def epochs_of(reader: Any) -> list[Any]:
+    """The batches that are left of all epochs."""
+    with reader:
+        return [records.to_pylist() for _ in range(reader.epoch, reader.feed.epochs) for records in reader]
+
+
+@pytest.mark.parametrize(("drop_last", "per_epoch"), [(False, 4), (True, 3)])
+def test_steps_and_positions_of_later_epochs(drop_last: bool, per_epoch: int) -> None:
+    mixture = Mixture("mix", (("a",), ("b",)), 10, 33, drop_last)
+    starts = [33 * epoch + 10 * batch for epoch in range(3) for batch in range(per_epoch)]
+    assert [mixture.change({"a": 1.0}, step, "").position for step in range(len(starts))] == starts
+    for position in range(99):
+        step = mixture.first_step(position)
+        assert step == next((at for at, start in enumerate(starts) if start >= position), 3 * per_epoch)
+
+
+@pytest.mark.parametrize(
+    ("feed", "before", "why"),
+    [
+        ({"epochs": 2, "drop_last": True, "batch_size": 20_001, "room": 50_000}, None, "its epochs have no batch"),
+        ({"epochs": 2}, lambda stream: stream.filter("n > 3"), "may change how many rows"),
+        ({"epochs": 2, "at_end": "stop"}, None, "makes other rows of its input"),
+    ],
+)
+def test_epochs_of_which_it_is_not_known_where_they_begin_are_refused(feed: Any, before: Any, why: str) -> None:
+    with ps.run_local(flow_of(before=before, **feed)) as job:
+        with pytest.raises(ConfigurationError) as raised:
+            job.feed().reweight({"s1": 2.0}, from_step=50)
+        assert why in f"{raised.value.message} {raised.value.remedy}"
+
+
 @pytest.mark.parametrize(
     ("feed", "between", "why"),
     [
-        ({"epochs": 2}, None, "it has 2 epochs"),
         ({}, lambda stream: stream.filter("n > 3"), "may change how many rows"),
         ({}, lambda stream: stream.shuffle(100, seed=1), "or their order"),
     ],

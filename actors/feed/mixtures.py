@@ -3,10 +3,12 @@ step begins.
 
 Rules:
 
-1. Global batch *k* of *B* rows has the rows from *k·B* on of the mixture. That holds where batches are counts of rows
-   of one epoch, and all operators and exchanges between the two give each row once, in its place. Anything else is
+1. Global batch *k* of *B* rows has the rows from *k·B* on of the mixture, of its epoch. That holds where batches are
+   counts of rows, and all operators and exchanges between the two give each row once, in its place. Anything else is
    refused by name.
-2. A stream is named by its source.
+2. Where a later epoch begins follows from how many rows each has: all those of the mixture's sources, which must tell
+   how many they have, and nothing on the way may leave out some or add others.
+3. A stream is named by its source.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from ...engine.operators import Mix
 from ...engine.operators.sequence.schedule import LEAST, MOST
 from ...engine.plan.partitioning import Gather
 from ...engine.plan.plan import JobPlan, OperatorPlan, PipelinePlan, PortPlan
-from ..audit.origins import pipelines_of, producer_of, sources_of
+from ..audit.origins import UnknownRoute, pipelines_of, producer_of, routes, sources_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,13 @@ class Mixture:
     operator: str
     streams: tuple[tuple[str, ...], ...]
     batch_size: int
+    epoch_rows: int | None = None
+    """Of each epoch, where there are several."""
+    drop_last: bool = False
 
     def change(self, weights: Mapping[str, float], from_step: int, request: str) -> Reweight:
         """The change that gives these streams other weights. Raises ConfigurationError for what is none."""
-        if from_step * self.batch_size > LARGEST:
+        if self._position_of(from_step) > LARGEST:
             raise ConfigurationError(f"step {from_step}", "give a step that the feed can come to")
         ports = tuple(sorted((self._port(name), _checked(name, weight)) for name, weight in weights.items()))
         if not ports or (len(ports) == len(self.streams) and not any(weight for _, weight in ports)):
@@ -44,11 +49,28 @@ class Mixture:
             raise ConfigurationError(message, "let one of them be positive")
         if len({port for port, _ in ports}) < len(ports):
             raise ConfigurationError(f"two of {', '.join(weights)} name one stream", "name it once")
-        return Reweight(self.operator, from_step * self.batch_size, ports, request)
+        return Reweight(self.operator, self._position_of(from_step), ports, request)
 
     def first_step(self, position: int | None) -> int | None:
         """The first step that begins at the position or behind it."""
-        return None if position is None else -(-position // self.batch_size)
+        if position is None:
+            return None
+        if self.epoch_rows is None:
+            return -(-position // self.batch_size)
+        epoch, row = divmod(position, self.epoch_rows)
+        return epoch * self._epoch_batches + min(-(-row // self.batch_size), self._epoch_batches)
+
+    def _position_of(self, step: int) -> int:
+        """The mixture's first row of a step."""
+        if self.epoch_rows is None:
+            return step * self.batch_size
+        epoch, batch = divmod(step, self._epoch_batches)
+        return epoch * self.epoch_rows + batch * self.batch_size
+
+    @property
+    def _epoch_batches(self) -> int:
+        whole, rest = divmod(self.epoch_rows or 0, self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
 
     def _port(self, name: str) -> int:
         found = [port for port, sources in enumerate(self.streams) if name in sources]
@@ -68,18 +90,37 @@ def mixture_of(plan: JobPlan, feed: str) -> Mixture:
     assert isinstance(sink, FeedSink)
     if sink.marks(found.inputs[0]) is not None:
         raise _refused(feed, "its batches are cut by what rows cost", "which rows a step has is not known beforehand")
-    if sink.epochs > 1:
-        raise _refused(feed, f"it has {sink.epochs} epochs", "where a later one begins is not known beforehand")
     for pipeline, operator in operators:
         if isinstance(operator.config, Mix):
             streams = tuple(tuple(sources_of(plan, port)) for port in pipeline.ports)
-            return Mixture(operator.id, streams, sink.batch_size)
+            rows = _epoch_rows(plan, feed, pipeline, operator, sink) if sink.epochs > 1 else None
+            return Mixture(operator.id, streams, sink.batch_size, rows, sink.drop_last)
         traits = traits_of(operator.config)
         keeps = traits.rows is not Multiplicity.OTHER and traits.emission is Emission.PER_BATCH
         if not keeps or traits.state is not State.NONE:
             what = f"{operator.id!r} stands between the mixture and the feed"
             raise _refused(feed, what, "it may change how many rows there are, or their order")
     raise _refused(feed, "no mixture stands before it", "flow.mix({stream: weight, …}) makes one")
+
+
+def _epoch_rows(plan: JobPlan, feed: str, pipeline: PipelinePlan, mix: OperatorPlan, sink: FeedSink) -> int:
+    """Rule 2."""
+    what = f"it has {sink.epochs} epochs, and where a later one begins is not known beforehand"
+    rows = 0
+    try:
+        for source, passed in routes(plan, pipeline, pipeline.operators.index(mix) + 1):
+            known = plan.sources[source].rows
+            if known is None:
+                raise _refused(feed, what, f"source {source!r} does not tell how many rows it has")
+            for operator in passed:
+                if traits_of(operator.config).rows is Multiplicity.OTHER:
+                    raise _refused(feed, what, f"{operator.id!r} may change how many rows there are")
+            rows += known
+    except UnknownRoute as error:
+        raise _refused(feed, what, str(error)) from error
+    if rows < (sink.batch_size if sink.drop_last else 1):
+        raise _refused(feed, "its epochs have no batch", "give the feed smaller batches")
+    return rows
 
 
 def too_late(feed: str, step: int, why: str, possible: int | None) -> ConfigurationError:
