@@ -30,6 +30,9 @@ TOLD = {
                         r"\(16, 1024\): (99\.\d|100\.0)% of a batch is text, in \d+ sequences",
                         r"(99\.\d|100\.0)% of the tokens that fit; work of 4 ranks within [0-4]\.\d%",
                         r"3 ranks went on from batch 5 of \d+, with the same batches"],
+    "images": [r"26 batches of \(3, 32, 32\) torch\.bfloat16",
+               r"collate_fn failed with row \d+ of the \d+ of batch \d+ at rank 0 of 1",
+               "image 257", r"\[\(3, 1, 2\), \(1, 2, 2\)\]"],
     "world-size": ["29 batches, the same for 1, 2, 3, 5 ranks", "going on from step 12 with 3 ranks"],
 }  # fmt: skip
 """What each guide prints, line by line."""
