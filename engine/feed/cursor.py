@@ -24,8 +24,8 @@ REMEDIES = {
     Refusal.UNKNOWN_GROUP: "join again",
     Refusal.CONTRADICTION: "give every change of the group a generation of its own, the same in all ranks",
     Refusal.GONE: "go on from a model that was committed, ps.run(…, resume_model=uri) and job.feed().resume(uri), or "
-    "begin anew in another checkpoint folder; for ranks that come back while the job runs to a batch before their last "
-    "start or commit, let the feed keep more of what has been taken, feed(…, keep=rows)",
+    "begin anew in another checkpoint folder; for ranks that come back, while the job runs, to what they have taken "
+    "since their last start or commit, let the feed keep more of it, feed(…, keep=rows)",
 }
 """What the user can do."""
 
