@@ -113,7 +113,8 @@ ALONE = {
         actors.feed.reader.Reader.rejoin
         coordinator.model.statistics.WindowReport.first_token engine.flow.flow.Flow.from_ray_dataset
         engine.flow.flow.Flow.from_split_sets engine.flow.flow.Flow.read_ipc engine.flow.flow.Stream.hash_join
-        engine.flow.flow.Stream.map_batches engine.flow.flow.Stream.mark_distinct
+        engine.flow.calling.Calling.flat_map engine.flow.calling.Calling.map_batches
+        engine.flow.flow.Stream.mark_distinct
         engine.flow.flow.Stream.partition_by_range engine.flow.flow.Stream.partitioned_by engine.flow.flow.Stream.top_n
         engine.expressions.fluent.Expression.dt engine.expressions.fluent.Expression.is_between
         engine.expressions.fluent.Expression.is_distinct_from engine.expressions.fluent.Expression.std

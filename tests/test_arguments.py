@@ -54,6 +54,10 @@ def same(records: pa.RecordBatch) -> pa.RecordBatch:
     return records
 
 
+def twice(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row, row]
+
+
 def other_of(one: ps.Stream) -> ps.Stream:
     return one.flow.from_tables([TABLE])
 
@@ -200,6 +204,7 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "Stream.limit": method(stream, "limit", count=2),
         "Stream.lookup_join": method(stream, "lookup_join", index=ps.index.memory(TABLE, key="v"), on="v"),
         "Stream.map_batches": method(stream, "map_batches", function=same, schema=TABLE.schema),
+        "Stream.flat_map": method(stream, "flat_map", function=twice, schema=TABLE.schema),
         "Stream.mark_distinct": method(stream, "mark_distinct", by=("k",), marker="first"),
         "Stream.merge_join": method(stream, "merge_join", other=other_of, on=["v"]),
         "Stream.pack": method(stream, "pack", length=2, tokens="l"),

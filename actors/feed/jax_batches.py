@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.arrow.arrays import check_named, check_numeric, of_column
+from ...engine.arrow.tensors import Array
 from ...engine.core.errors import ConfigurationError, DataError
-from .arrays import check_named, check_numeric, of_column
 from .collating import SlicePlace
-from .tensors import Array
 
 
 class JaxBatches:

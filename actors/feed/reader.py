@@ -38,6 +38,7 @@ from typing import Annotated, Any, Literal, Self
 
 import pyarrow as pa
 
+from ...engine.arrow.arrays import Arrays, Shapes
 from ...engine.arrow.combining import combine
 from ...engine.core.arguments import LARGEST, Seconds, Within, checked
 from ...engine.core.byte_sizes import bytes_of
@@ -45,7 +46,6 @@ from ...engine.core.errors import ConfigurationError, DataError, PenstockError
 from ...engine.feed.messages import FORGET, Ask, Commit, Ranges, Slice
 from ...engine.feed.sink import CONTIGUOUS
 from ...engine.feed.status import FeedStatus
-from .arrays import Arrays, Shapes
 from .collating import Collate, Collators, SlicePlace
 from .jax_batches import JaxBatches
 from .link import BrokenFeedLinkError, FeedRoute

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from ...engine.arrow.arrays import check_named, check_numeric, of_column
+from ...engine.arrow.tensors import Array, Ragged, may_differ
 from ...engine.core.errors import ConfigurationError, DataError
-from .arrays import check_named, check_numeric, of_column
 from .collating import Collate, Collators, SlicePlace, called
-from .tensors import Array, Ragged, may_differ
 
 _OTHERWISE = "pass ragged=, for rows of different shapes, or collate_fn="
 RAGGED = ("jagged", "nested", "list")

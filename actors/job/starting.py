@@ -189,4 +189,5 @@ def options_of(plan: JobPlan, slot: WorkerSlot) -> dict[str, Any]:
     if stage is None or not stage.resources:
         return {}
     asked = stage.resources
-    return {"num_cpus": asked.cpus, "num_gpus": asked.gpus, "resources": asked.custom}
+    found = {"num_cpus": asked.cpus, "num_gpus": asked.gpus, "resources": asked.custom}
+    return found | ({"memory": asked.memory} if asked.memory else {})

@@ -2,7 +2,8 @@
 
 A :class:`Flow` collects nodes; a :class:`Stream` is a handle to one of them. Every method checks its arguments against
 the schemas that are known, so that a missing column or a wrong type fails on the line that asks for it. Nothing runs
-and nothing is read before the flow is handed to ``run`` or ``run_local``.
+before the flow is handed to ``run`` or ``run_local``, but what one looks at, and functions that do not say what they
+give.
 
 Rules for the methods that group, order, join and cut a stream; each becomes the operators that give one answer in all:
 
@@ -29,13 +30,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias, cast
+from typing import Any, Literal, Self, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrow.plain_types import check_plain, plain_schema
-from ..core.arguments import Parallelism, Rate, Within, checked
+from ..core.arguments import Parallelism, Rate, checked
 from ..core.errors import FlowError, PenstockError
 from ..core.operator import OperatorConfig, SinkConfig
 from ..core.schemas import check_distinct
@@ -53,7 +54,6 @@ from ..operators import (
     HashJoin,
     Limit,
     LookupJoin,
-    MapBatches,
     MarkDistinct,
     MergeJoin,
     Mix,
@@ -73,12 +73,13 @@ from ..operators import (
 from ..operators.join.join_shape import RIGHT_STAYS
 from ..operators.join.lookup_join import PREFETCH
 from ..operators.join.replicated_join import MarkPart, ReplicatedJoin
+from ..operators.rowwise.user_calls import BatchFormat, Called
 from ..operators.sequence.limit import Per
 from ..operators.sequence.mix import AtEnd
 from ..operators.sequence.pack import Remainder
 from ..operators.sequence.regroup import Regroup
 from ..plan.partitioning import Broadcast, Exchanging, Forward, Gather, HashPartitioning, RangePartitioning, RoundRobin
-from ..plan.resources import resources_of
+from ..plan.resources import Resources, resources_of
 from ..planner.explain import RunsOn, explain
 from ..planner.graph import Graph, Node, NodeConfig
 from ..planner.pipelines import plan_job
@@ -92,6 +93,7 @@ from ..sources.memory import MemorySource
 from ..sources.parquet import ParquetSource
 from ..state.memory import DEFAULT_BUDGET
 from .batch_rules import BatchRules, Buckets
+from .calling import GROUPS, Calling, Calls, told_schema
 from .handoff import open_outer
 from .index import Between, Index, InList
 from .looking import Looking
@@ -328,7 +330,7 @@ class Flow(Graph):
         return explain(plan_job(self, parallelism, memory_budget=memory_budget), runtime)
 
 
-class Stream(Shaping, Looking):
+class Stream(Shaping, Looking, Calling):
     """The rows that one node of a flow gives. Streams are values: a method gives a new one and changes nothing."""
 
     flow: Flow
@@ -403,29 +405,21 @@ class Stream(Shaping, Looking):
 
     @checked()
     def resources(
-        self, *, num_cpus: float = 0.0, num_gpus: float = 0.0, resources: Mapping[str, float] | None = None
+        self,
+        *,
+        num_cpus: float = 0.0,
+        num_gpus: float = 0.0,
+        memory: float = 0.0,
+        resources: Mapping[str, float] | None = None,
     ) -> Stream:
         """Let each subtask of the stage that makes this stream have these resources of the cluster (Ray's meaning of
-        them): ``stream.map_batches(Model, schema).resources(num_gpus=1)``. By default a stage asks for nothing."""
-        self.flow.ask(self.id, resources_of(num_cpus, num_gpus, resources))
+        them; ``memory`` in bytes): ``index_join.resources(num_cpus=2)``. By default a stage asks for nothing. The
+        operators of a stage share them: ``map_batches(…, num_gpus=1)`` makes a stage of its own."""
+        return self._ask(resources_of(num_cpus, num_gpus, memory, resources))
+
+    def _ask(self, resources: Resources) -> Self:
+        self.flow.ask(self.id, resources)
         return self
-
-    @checked()
-    def map_batches(
-        self,
-        function: Callable[..., Any] | type,
-        schema: pa.Schema,
-        *,
-        batch_size: Annotated[int, Within(1)] | None = None,
-        name: str | None = None,
-    ) -> Stream:
-        """What ``function`` makes of each batch (a RecordBatch of the canonical chunks). A class is built once per
-        driver and called with each batch; use it for models. ``schema``: of the result.
-
-        ``batch_size``: at most so many rows at once, cut at the same rows in every run; what they become leaves before
-        the next call. Without it a batch has up to 65,536 rows: a function that takes a millisecond for each shows
-        nothing for a minute. Checkpoints wait for no call in either case."""
-        return self._then(MapBatches(function, schema, batch_size), name)
 
     @checked()
     def unnest(
@@ -456,11 +450,11 @@ class Stream(Shaping, Looking):
         return self.flow._exchange(Gather(), self, name)
 
     @checked()
-    def forward(self, *, name: str | None = None) -> Stream:
+    def forward(self, *, name: str | None = None) -> Self:
         """The same rows in a stage of its own, each subtask's in the subtask of its number: for what shall have other
         resources (``.resources``) or fail by itself. Where only such edges lie between sources and sinks, a failure
         restarts the tasks of one number alone."""
-        return self.flow._exchange(Forward(), self, name)
+        return cast("Self", self.flow._exchange(Forward(), self, name))
 
     @checked()
     def partition_by(self, *keys: str | Sequence[str], name: str | None = None) -> Stream:
@@ -927,6 +921,41 @@ class GroupedStream:
         rows = self._stream.with_columns(*computed) if computed else self._stream
         options: dict[str, Any] = {"ignore_null_keys": self._ignore_null_keys, "exchange": self._exchange}
         return rows.aggregate(self._by, name=name, **options, **asked)
+
+    @checked()
+    def map_groups(
+        self,
+        function: Callable[..., Any] | type,
+        schema: pa.Schema | None = None,
+        *,
+        batch_format: BatchFormat = "arrow",
+        fn_args: Sequence[Any] = (),
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        concurrency: Calls = 1,
+        num_cpus: float = 0.0,
+        num_gpus: float = 0.0,
+        memory: float = 0.0,
+        name: str | None = None,
+    ) -> Stream:
+        """What ``function`` makes of all rows of each key, in their order, when the input has ended: it gets them at
+        once, with all columns. The rows of a key must fit into memory. Arguments as for :meth:`Stream.map_batches`;
+        without ``schema`` the function is called with some of the rows of the first keys."""
+        rows = self._stream.with_columns(*self._computed) if self._computed else self._stream
+        names = tuple(rows.schema.names)
+        given = tuple(fn_args), dict(fn_kwargs or {}), tuple(fn_constructor_args), dict(fn_constructor_kwargs or {})
+        called = Called(function, batch_format, *given, each="group", columns=names)
+        called.check()
+        lists = tuple(Aggregate(f"__{name}", name, "collect_list") for name in names)
+        config = HashAggregate(tuple(self._by), lists, ignore_null_keys=self._ignore_null_keys)
+        check_exchange("map_groups", self._exchange, self._by)
+        if schema is None:
+            first = Flow("first-rows").from_tables(pa.Table.from_batches([rows._first(called)]))
+            schema = told_schema(called, first.gather()._then(config)._first(called))
+        grouped = rows._grouped(self._by, self._exchange)._then(config)._regrouped()
+        asked = resources_of(num_cpus, num_gpus, memory)
+        return grouped._calling(called, schema, GROUPS, concurrency, asked, name)
 
 
 def _or_none(given: Expressible | None) -> pc.Expression | str | None:

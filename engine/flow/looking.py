@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
+from ..arrow.arrays import Arrays
 from ..core.arguments import Within, checked
 from ..core.errors import ConfigurationError, FlowError
 from ..planner.graph import Graph
@@ -88,15 +89,25 @@ class Looking:
 
     @checked()
     def iter_batches(
-        self, batch_size: Annotated[int, Within(1)] | None = None, *, batch_format: Format = "pyarrow"
+        self,
+        batch_size: Annotated[int, Within(1)] | None = None,
+        *,
+        batch_format: Format = "pyarrow",
+        nulls: Any = None,
     ) -> Iterator[Any]:
         """All rows, ``batch_size`` at a time (the last batch may have fewer), or as they come: as
         ``pyarrow.RecordBatch``, a dict of NumPy arrays, or a ``pandas.DataFrame``. They are computed as they are asked
-        for; whoever stops leaves the rest."""
+        for; whoever stops leaves the rest. ``nulls``: what becomes of nulls in arrays, as for a feed's
+        :meth:`~penstock.Reader.iter_batches`."""
         if batch_format == "pandas":
             _library("pandas")
+        forms: dict[Format, Callable[[pa.RecordBatch], Any]] = {
+            "pyarrow": lambda batch: batch,
+            "numpy": Arrays(self.schema, nulls).of,
+            "pandas": lambda batch: batch.to_pandas(),
+        }
         batches = _batches(self._look())
-        return _formed(batches if batch_size is None else _cut(batches, batch_size), _FORMS[batch_format])
+        return _formed(batches if batch_size is None else _cut(batches, batch_size), forms[batch_format])
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
@@ -144,20 +155,6 @@ def _cut(batches: Generator[pa.RecordBatch], size: int) -> Generator[pa.RecordBa
 def _formed(batches: Generator[pa.RecordBatch], form: Callable[[pa.RecordBatch], Any]) -> Generator[Any]:
     with closing(batches):
         yield from map(form, batches)
-
-
-def _arrays(batch: pa.RecordBatch) -> dict[str, Any]:
-    return {
-        name: column.to_numpy(zero_copy_only=False)
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    }
-
-
-_FORMS: dict[Format, Callable[[pa.RecordBatch], Any]] = {
-    "pyarrow": lambda batch: batch,
-    "numpy": _arrays,
-    "pandas": lambda batch: batch.to_pandas(),
-}
 
 
 def _library(name: str) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..core.elements import Batch
-from ..core.operator import OperatorConfig, OperatorContext, Output, RunningOperator, Stateless, Steps
+from ..core.operator import OperatorConfig, OperatorContext, Output, RunningOperator, Stateless, Steps, run_at_once
 from ..core.traits import Traits, traits_of
 from .origins import NOWHERE, ORIGIN, SPANS, spans_of, united_spans
 
@@ -161,7 +161,9 @@ class TracedBatches(_Traced):
     def build(
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningTracedBatches:
-        inner = self.config.build(replace(context, elsewhere=None), [_without_origin(inputs[0])], restored)
+        inner = self.config.build(
+            replace(context, elsewhere=None, background=run_at_once), [_without_origin(inputs[0])], restored
+        )
         return RunningTracedBatches(inner, self.output_schema(inputs))
 
 

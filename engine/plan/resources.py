@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..core.errors import FlowError
+from .sizes import size
 
-CPU, GPU = "CPU", "GPU"
+CPU, GPU, MEMORY = "CPU", "GPU", "memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class Resources:
         return bool(self.amounts)
 
     def __str__(self) -> str:
-        return ", ".join(f"{amount:g} {name}" for name, amount in self.amounts) or "nothing"
+        said = (f"{size(amount) if name == MEMORY else f'{amount:g}'} {name}" for name, amount in self.amounts)
+        return ", ".join(said) or "nothing"
 
     @property
     def cpus(self) -> float:
@@ -42,9 +44,14 @@ class Resources:
         return dict(self.amounts).get(GPU, 0.0)
 
     @property
+    def memory(self) -> int:
+        """Bytes that are kept from others; Ray counts them, and nobody is stopped."""
+        return int(dict(self.amounts).get(MEMORY, 0))
+
+    @property
     def custom(self) -> dict[str, float]:
         """The others."""
-        return {name: amount for name, amount in self.amounts if name not in (CPU, GPU)}
+        return {name: amount for name, amount in self.amounts if name not in (CPU, GPU, MEMORY)}
 
     def times(self, count: int) -> Resources:
         """What so many subtasks ask for together."""
@@ -54,12 +61,14 @@ class Resources:
 NOTHING = Resources()
 
 
-def resources_of(num_cpus: float = 0.0, num_gpus: float = 0.0, custom: Mapping[str, float] | None = None) -> Resources:
-    """Resources, checked. Raises FlowError."""
+def resources_of(
+    num_cpus: float = 0.0, num_gpus: float = 0.0, memory: float = 0.0, custom: Mapping[str, float] | None = None
+) -> Resources:
+    """Resources, checked; ``memory`` in bytes. Raises FlowError."""
     for name in custom or {}:
         if not name or name.upper() in (CPU, GPU) or name in ("memory", "object_store_memory"):
-            raise FlowError(f"{name!r} is no resource of its own", "say CPUs and GPUs with num_cpus= and num_gpus=")
-    found = {CPU: num_cpus, GPU: num_gpus, **(custom or {})}
+            raise FlowError(f"{name!r} is no resource of its own", "say num_cpus=, num_gpus=, memory=")
+    found = {CPU: num_cpus, GPU: num_gpus, MEMORY: memory, **(custom or {})}
     for name, amount in found.items():
         if type(amount) not in (int, float) or not 0 <= amount < float("inf"):
             raise FlowError(f"{amount!r} is no amount of {name}", "give a number from 0 on")

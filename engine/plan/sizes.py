@@ -47,14 +47,15 @@ def is_guessed(schema: pa.Schema) -> bool:
 
 def _value_bytes(type: pa.DataType) -> int:
     """Bytes of one value; of a list or a text a guess."""
+    if (bits := fixed_bits(type)) is not None:
+        return max(1, bits // 8)
+    if isinstance(type, pa.BaseExtensionType):
+        return _value_bytes(type.storage_type)
     if pa.types.is_struct(type):
         return sum(_value_bytes(field.type) for field in type)
     if pa.types.is_dictionary(type):
         return _value_bytes(type.index_type)
-    try:
-        return max(1, int(type.bit_width) // 8)
-    except ValueError:
-        return TEXT_BYTES
+    return TEXT_BYTES
 
 
 def leaf_bytes(fields: Iterable[pa.Field]) -> Iterator[int]:

@@ -6,8 +6,9 @@ leaves out are two flows, or a job would go on with other rows than it began wit
 Data (tables, indexes, files) and code are not in it: indexes and sources have fingerprints of their own, and of a
 function only its name counts, what ``functools.partial`` gives it, and what it says itself in ``fingerprint()``.
 
-A config may be of any class: what counts are the fields of a dataclass or a msgspec Struct, else the attributes. Of
-values in it that are neither these nor plain ones only the class counts.
+A config may be of any class: what counts are the fields of a dataclass (but for those whose metadata say
+``exact: False``: rows do not depend on them) or a msgspec Struct, else the attributes. Of values in it that are neither
+these nor plain ones only the class counts.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _fields_text(value: object, inside: tuple[object, ...]) -> str:
 
 def _field_names(value: object) -> list[str]:
     if dataclasses.is_dataclass(value):
-        return [field.name for field in dataclasses.fields(value)]
+        return [field.name for field in dataclasses.fields(value) if field.metadata.get("exact", True)]
     if (of_struct := getattr(value, "__struct_fields__", None)) is not None:
         return list(of_struct)
     kind = type(value)

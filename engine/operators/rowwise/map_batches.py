@@ -2,27 +2,32 @@
 
 Rules:
 
-1. The function gets a ``pyarrow.RecordBatch`` and gives a record batch, a table, or a mapping of column names to
-   arrays, of any number of rows. Columns are matched by name; a column may be cast only if no value changes. Views
-   and runs become plain (``plain_types``).
+1. The function gets a ``pyarrow.RecordBatch``, or what else was asked for (``user_calls``), and gives a record batch, a
+   table, a frame of pandas, or a mapping of column names to arrays, of any number of rows. Columns are matched by name;
+   a column may be cast only if no value changes. Views and runs become plain (``plain_types``). What a generator gives
+   of a batch leaves when it is over, so that a cut never stands within a call.
 2. What it raises, whatever that is, becomes a :class:`UserCodeError` that tells the rows it was given and the traceback
    from the user's first frame on (``user_code``). The driver adds the operator, the task the split.
-3. It is called by one thread at a time, with the batches in order. Batches between the source and a function are cut
-   at row positions, not by timing; still, a function whose result depends on how rows are cut into batches gives other
-   results when a filter or join before it changes the cuts. With ``batch_size`` each of them comes in parts of so many
-   rows, of which the last may have fewer: each is a call, whose rows leave before the next one.
-4. Where a checkpoint may come at any moment (``OperatorContext.elsewhere``) it does not wait for a call that takes
-   long: that is made elsewhere, while the driver is free to be cut. What the call was given counts as not taken then,
-   and whoever goes on from the checkpoint makes the call again. Calls are short until one takes ``LONG_SECONDS``, but
-   for the first one, of which nothing is known. Which rows are given together never depends on that.
-5. A class is built with the operator and, if it has a method ``close``, closed with it, whatever has happened.
+3. It is called by one thread at a time, or by ``concurrency``, with the batches in order; what they become leaves in
+   that order, whichever call is over first. Batches between the source and a function are cut at row positions, not by
+   timing; still, a function whose result depends on how rows are cut into batches gives other results when a filter or
+   join before it changes the cuts. With ``batch_size`` each of them comes in parts of so many rows, of which the last
+   may have fewer: each is a call, whose rows leave before those of the next one.
+4. Calls of which several may be under way are made elsewhere. Where a checkpoint may come at any moment
+   (``OperatorContext.elsewhere``) it does not wait for a call that takes long: that is made elsewhere, while the driver
+   is free to be cut. What the calls were given counts as not taken then, and whoever goes on from the checkpoint makes
+   them again. Calls that come one at a time are short until one takes ``LONG_SECONDS``, but for the first one, of which
+   nothing is known. Which rows are given together never depends on that.
+5. A class is built with the operator, once for each call that may be under way, and, if it has a method ``close``,
+   closed with it, whatever has happened.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, NoReturn
 
@@ -32,12 +37,13 @@ from ...arrow.dictionaries import PlainNulls
 from ...arrow.plain_types import plain_array, plain_schema
 from ...core.elements import Batch, Tag
 from ...core.errors import DataError, FlowError, InternalError
-from ...core.operator import Background, Emitter, OperatorContext, Output, Stateless, Steps
-from ...core.schemas import check_distinct, check_inputs
+from ...core.operator import Background, Emitter, OperatorContext, Output, Stateless, Steps, run_at_once
+from ...core.schemas import check_distinct, check_inputs, no_rows
 from ...core.traits import Emission, Lineage, State, Traits
 from ...core.user_code import is_to_be_told, raised
 from ...expressions.evaluator import single_array
 from ...kernels.pieces import Bound, cut
+from .user_calls import Called, Callee, as_array, columns_of
 
 LONG_SECONDS = 0.1
 """A call that takes longer is made elsewhere: to hand it over and back takes a thousandth of that."""
@@ -45,12 +51,14 @@ LONG_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class MapBatches:
-    """Applies ``function`` (a callable, or a class whose instances are callable); ``schema`` is that of the result;
-    ``batch_size``: the most rows that it is given at once (None: batches as they come)."""
+    """Applies ``function`` (a callable, a class whose instances are callable, or one of these and how it is called);
+    ``schema`` is that of the result; ``batch_size``: the most rows that it is given at once (None: batches as they
+    come); ``concurrency``: how many calls may be under way at once, of which neither rows nor checkpoints depend."""
 
-    function: Callable[..., Any]
+    function: Callable[..., Any] | Called
     schema: pa.Schema
     batch_size: int | None = None
+    concurrency: int = field(default=1, metadata={"exact": False})
     kind: str = "map batches"
     traits: ClassVar[Traits] = Traits(
         emission=Emission.PER_BATCH,
@@ -62,33 +70,47 @@ class MapBatches:
         ends_epochs=True,
     )
 
+    @property
+    def called(self) -> Called:
+        """The function, and how it is called."""
+        return self.function if isinstance(self.function, Called) else Called(self.function)
+
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The schema that the user promised."""
         check_inputs(self.kind, inputs, 1)
         check_distinct(self.kind, "column", self.schema.names)
         if self.batch_size is not None and self.batch_size < 1:
             raise FlowError(f"{self.kind}: batches of {self.batch_size} rows", "give batch_size= of 1 or more")
+        self.called.check()
         return plain_schema(self.schema)
 
     def build(
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningMapBatches:
         """A running operator; a class is built here, so that it stays warm over all batches."""
-        function = self.function
-        if isinstance(function, type):
-            try:
-                function = function()
-            except BaseException as error:
-                _blame_user(f"{self.describe()} could not be built: it", error)
+        elsewhere, at_once = context.elsewhere, self.concurrency
+        if elsewhere is None and at_once > 1 and context.background is not run_at_once:
+            elsewhere = context.background
+        if elsewhere is None:
+            at_once = 1
+        callee = made(self.called, self.describe(), at_once)
         bound = Bound(context.output_rows, context.output_bytes)
-        if context.elsewhere is not None:
-            return AsynchronousMapBatches(self, function, bound, context.elsewhere)
-        return RunningMapBatches(self, function, bound)
+        if elsewhere is None:
+            return RunningMapBatches(self, callee, bound)
+        return AsynchronousMapBatches(self, callee, bound, elsewhere)
 
     def describe(self) -> str:
         """The function's name, and how many rows it is given."""
-        name = str(getattr(self.function, "__qualname__", None) or type(self.function).__qualname__)
+        name = self.called.name
         return name if self.batch_size is None else f"{name}, {self.batch_size:,} rows at a time"
+
+
+def made(called: Called, name: str, at_once: int = 1) -> Callee:
+    """What is called. Raises UserCodeError if a class cannot be built."""
+    try:
+        return called.made(at_once)
+    except BaseException as error:
+        _blame_user(f"{name} could not be built: it", error)
 
 
 class _NumberedBatches(Emitter):
@@ -105,10 +127,8 @@ class _NumberedBatches(Emitter):
 class RunningMapBatches(Stateless):
     """Calls the function for each batch."""
 
-    def __init__(self, config: MapBatches, function: Callable[..., Any], bound: Bound) -> None:
-        self._function = function
-        close = getattr(function, "close", None) if isinstance(config.function, type) else None
-        self._close: Callable[[], object] | None = close if callable(close) else None
+    def __init__(self, config: MapBatches, callee: Callee, bound: Bound) -> None:
+        self._callee = callee
         self._name = config.describe()
         self._schema = plain_schema(config.schema)
         self._rows_at_once = config.batch_size
@@ -125,27 +145,31 @@ class RunningMapBatches(Stateless):
         return self._emit(self._call(batch), batch.tag, out)
 
     def _in_parts(self, batch: Batch, out: Output) -> Iterator[None]:
-        rest: Batch | None = batch
-        while rest is not None:
-            part, rest = self._first_of(rest)
+        begin = 0
+        while begin < batch.records.num_rows:
+            part = self._part(batch, begin)
+            begin += part.records.num_rows
             yield from self._emit(self._call(part), batch.tag, out) or ()
             yield
 
-    def _first_of(self, batch: Batch) -> tuple[Batch, Batch | None]:
-        """The rows of a batch for the next call, and those that are left."""
-        rows = self._rows_at_once
-        if rows is None or batch.records.num_rows <= rows:
-            return batch, None
-        return Batch(batch.records.slice(0, rows), batch.tag), Batch(batch.records.slice(rows), batch.tag)
+    def _part(self, batch: Batch, begin: int) -> Batch:
+        """The rows of a batch for the call that begins there."""
+        rows = self._rows_at_once or batch.records.num_rows
+        whole = begin == 0 and batch.records.num_rows <= rows
+        return batch if whole else Batch(batch.records.slice(begin, rows), batch.tag)
 
-    def _call(self, batch: Batch) -> pa.RecordBatch:
+    def _call(self, batch: Batch) -> list[pa.RecordBatch]:
         try:
-            result = self._function(batch.records)
+            results = self._callee(batch.records)
         except BaseException as error:
             _blame_user(self._name, error, self._rows(batch))
-        if not (self._all_nullable and isinstance(result, pa.RecordBatch) and result.schema.equals(self._schema)):
-            result = self._fitting(result, batch)
-        return self._plain.of(result)
+        found = [self._plain.of(self._checked(each, batch)) for each in results]
+        return found if len(found) < 2 else list(_together(found, self._bound))
+
+    def _checked(self, result: Any, batch: Batch) -> pa.RecordBatch:
+        if self._all_nullable and isinstance(result, pa.RecordBatch) and result.schema.equals(self._schema):
+            return result
+        return self._fitting(result, batch)
 
     def _rows(self, batch: Batch) -> str:
         """For an error. Where a part of a batch begins is not known: what was left of it may come from a checkpoint."""
@@ -153,31 +177,36 @@ class RunningMapBatches(Stateless):
         which = f"rows 0..{rows - 1}" if self._rows_at_once is None else f"{rows:,} of the rows"
         return f"{which} of round {tag.round}, lane {tag.lane}, batch {tag.sequence}"
 
-    def _emit(self, records: pa.RecordBatch, tag: Tag, out: Output) -> Steps:
+    def _emit(self, found: Sequence[pa.RecordBatch], tag: Tag, out: Output) -> Steps:
+        if len(found) != 1:
+            return self._in_pieces(found, tag, out) if found else None
+        records = found[0]
         whole = Batch(records, tag)
         if records.num_rows > self._bound.rows or whole.size > self._bound.bytes:
-            return self._in_pieces(records, tag, out)
+            return self._in_pieces(found, tag, out)
         if records.num_rows:
             next_tag = self._emitter.next(tag)
             out.emit(whole if next_tag is tag else Batch(records, next_tag))
         return None
 
-    def _in_pieces(self, records: pa.RecordBatch, tag: Tag, out: Output) -> Iterator[None]:
-        for piece in cut(records, self._bound.rows, self._bound.bytes):
-            self._emitter.emit(piece, tag.round, tag.lane, out)
-            yield
+    def _in_pieces(self, found: Sequence[pa.RecordBatch], tag: Tag, out: Output) -> Iterator[None]:
+        for records in found:
+            for piece in cut(records, self._bound.rows, self._bound.bytes):
+                self._emitter.emit(piece, tag.round, tag.lane, out)
+                yield
 
     def close(self) -> None:
         """Let the user's object go."""
-        if self._close is not None:
-            try:
-                self._close()
-            except BaseException as error:
-                _blame_user(f"{self._name}, while it was closed,", error)
+        try:
+            self._callee.close()
+        except BaseException as error:
+            _blame_user(f"{self._name}, while it was closed,", error)
 
     def _fitting(self, result: object, batch: Batch) -> pa.RecordBatch:
         """The result as a batch of the schema."""
-        columns = _columns(result)
+        if isinstance(result, list) and not result:
+            return no_rows(self._schema)
+        columns = columns_of(result)
         if columns is None:
             raise DataError(
                 f"{self._name} gave a {type(result).__name__} for {self._rows(batch)}",
@@ -202,12 +231,12 @@ class RunningMapBatches(Stateless):
 
     def _fitted(self, field: pa.Field, values: Any) -> pa.Array:
         try:
-            array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+            array = as_array(values, field.type)
             if isinstance(array, pa.ChunkedArray):
                 array = single_array(array)
             array = plain_array(array)
             array = array if array.type == field.type else array.cast(field.type, safe=True)
-        except (pa.ArrowException, TypeError) as error:
+        except (pa.ArrowException, TypeError, ValueError) as error:
             raise DataError(
                 f"{self._name}: column {field.name!r} does not fit {field.type}: {error}",
                 "correct the schema given to map_batches, or cast inside the function",
@@ -220,44 +249,71 @@ class RunningMapBatches(Stateless):
         return array
 
 
-class AsynchronousMapBatches(RunningMapBatches):
-    """Makes long calls elsewhere, one at a time; see rule 4."""
+@dataclass(slots=True, eq=False)
+class _BatchTaken:
+    """A batch of which not all has left: what has become of the rows before ``left`` has, those before ``asked`` are
+    given to a call."""
 
-    def __init__(self, config: MapBatches, function: Callable[..., Any], bound: Bound, elsewhere: Background) -> None:
-        super().__init__(config, function, bound)
+    batch: Batch
+    left: int = 0
+    asked: int = 0
+
+    @property
+    def rows(self) -> int:
+        return int(self.batch.records.num_rows)
+
+
+@dataclass(slots=True, eq=False)
+class _CallMade:
+    """A call that was made, and what has come of it, or the exception in its place; None: it is not there yet."""
+
+    taken: _BatchTaken
+    part: Batch
+    answer: Any = None
+
+    def put(self, answer: object) -> None:
+        self.answer = answer
+
+
+class AsynchronousMapBatches(RunningMapBatches):
+    """Makes long calls elsewhere, up to ``concurrency`` at a time; see rule 4."""
+
+    def __init__(self, config: MapBatches, callee: Callee, bound: Bound, elsewhere: Background) -> None:
+        super().__init__(config, callee, bound)
         self._elsewhere = elsewhere
+        self._most = config.concurrency
         #: the last call took long, or there was none
         self._is_long = True
-        #: the rows of which nothing has left yet, and those of them that the function is at, elsewhere
-        self._rest: Batch | None = None
-        self._asked: Batch | None = None
-        #: what has come of these; None: it is not there yet
-        self._answer: object = None
-        #: the pieces of what came of the last call, while they leave
+        #: batches of which some rows have not left yet, and the calls that are made, in their order
+        self._taken: deque[_BatchTaken] = deque()
+        self._asked: deque[_CallMade] = deque()
+        #: the pieces of what came of the first call, while they leave
         self._leaving: Iterator[None] | None = None
 
     def process(self, port: int, batch: Batch, out: Output) -> Steps:
-        """Make the first call; ``poll`` emits what comes of it elsewhere, and makes the next one."""
+        """Make calls; ``poll`` emits what comes of them elsewhere, and makes the next ones."""
         if not self.accepts(port):
             raise InternalError(f"map batches: a batch came while {self.waits_for} was under way")
-        self._rest = batch
+        self._taken.append(_BatchTaken(batch))
         return self._go_on(out)
 
     def accepts(self, port: int) -> bool:
-        """While no rows of another batch are here."""
-        return self._rest is None and self._leaving is None
+        """While a call more may be made, and no rows wait for one."""
+        if self._most == 1:
+            return not self._taken and self._leaving is None
+        return len(self._asked) < self._most and (not self._taken or self._taken[-1].asked == self._taken[-1].rows)
 
     @property
     def waits_for(self) -> str:
         """The function, and how many rows are left for it."""
-        if self._rest is not None:
-            return f"{self._name}, which has {self._rest.records.num_rows:,} rows"
+        if self._taken:
+            return f"{self._name}, which has {sum(each.rows - each.left for each in self._taken):,} rows"
         return "" if self._leaving is None else f"what {self._name} gave"
 
     def poll(self, out: Output) -> bool:
-        """Emit a piece of what the last call gave, or make the next one."""
+        """Emit a piece of what the first call gave, or make the next one."""
         if self._leaving is None:
-            if self._rest is None or (self._asked is not None and self._answer is None):
+            if not self._taken or (self._asked and self._asked[0].answer is None):
                 return False
             self._leaving = iter(self._go_on(out) or ())
         if next(self._leaving, self) is self:
@@ -265,39 +321,65 @@ class AsynchronousMapBatches(RunningMapBatches):
         return True
 
     def unanswered(self, out: Output) -> Sequence[Batch]:
-        """The rows of which nothing has left, behind the rest of what the last call gave."""
+        """The rows of which nothing has left, behind the rest of what a call gave."""
         while self._leaving is not None:
             self.poll(out)
-        return [] if self._rest is None else [self._rest]
+        return [Batch(each.batch.records.slice(each.left), each.batch.tag) for each in self._taken]
 
     def _go_on(self, out: Output) -> Steps:
-        """Make the next call, or emit what one has given that was made elsewhere."""
-        assert self._rest is not None, "there are rows left"
-        part, rest = self._first_of(self._rest)
-        if self._asked is None and self._is_long:
-            self._asked = part
-            self._elsewhere(partial(self._timed, part), self._put)
-            return None
-        found = self._timed(part) if self._asked is None else self._answer
-        self._rest, self._asked, self._answer = rest, None, None
-        if isinstance(found, BaseException):
-            raise found
-        return self._emit(found, part.tag, out)
+        """Emit what the first call has given, if that is there, and make others in its place."""
+        if not self._asked and self._most == 1 and not self._is_long:
+            first = self._next()
+            first.put(self._timed(first.part))
+        else:
+            self._ask()
+            first = self._asked[0]
+            if first.answer is None:
+                return None
+            self._asked.popleft()
+        if isinstance(first.answer, BaseException):
+            raise first.answer
+        taken = first.taken
+        taken.left += first.part.records.num_rows
+        if taken.left == taken.rows:
+            self._taken.popleft()
+        if self._most > 1:
+            self._ask()
+        return self._emit(first.answer, first.part.tag, out)
 
-    def _put(self, answer: object) -> None:
-        self._answer = answer
+    def _ask(self) -> None:
+        """Make as many calls as may be."""
+        while len(self._asked) < self._most and self._taken and self._taken[-1].asked < self._taken[-1].rows:
+            made = self._next()
+            self._asked.append(made)
+            self._elsewhere(partial(self._timed, made.part), made.put)
 
-    def _timed(self, batch: Batch) -> pa.RecordBatch:
+    def _next(self) -> _CallMade:
+        """The call with the rows that come next; they are of the last batch."""
+        taken = self._taken[-1]
+        part = self._part(taken.batch, taken.asked)
+        taken.asked += part.records.num_rows
+        return _CallMade(taken, part)
+
+    def _timed(self, batch: Batch) -> list[pa.RecordBatch]:
         began = time.perf_counter()
         found = self._call(batch)
         self._is_long = time.perf_counter() - began > LONG_SECONDS
         return found
 
 
-def _columns(result: object) -> dict[str, Any] | None:
-    if isinstance(result, pa.RecordBatch | pa.Table):
-        return dict(zip(result.schema.names, result.columns, strict=True))
-    return dict(result) if isinstance(result, Mapping) else None
+def _together(found: Sequence[pa.RecordBatch], bound: Bound) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of about as many as one may have."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for each in found:
+        if held and (rows + each.num_rows > bound.rows or size + each.nbytes > bound.bytes):
+            yield pa.concat_batches(held)
+            held, rows, size = [], 0, 0
+        held.append(each)
+        rows, size = rows + each.num_rows, size + each.nbytes
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _blame_user(what: str, error: BaseException, where: str = "") -> NoReturn:

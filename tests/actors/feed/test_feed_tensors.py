@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from penstock.actors.feed.arrays import Arrays, to_numpy
 from penstock.actors.feed.collating import SlicePlace
 from penstock.actors.feed.torch_batches import TorchBatches, ragged_forms
+from penstock.engine.arrow.arrays import Arrays, to_numpy
 from penstock.engine.arrow.plain_types import plain_type
 from penstock.engine.core.errors import ConfigurationError, DataError
 
@@ -106,7 +106,7 @@ def test_tensors_of_ray_are_read_with_ray_and_without(tmp_path: Path) -> None:
     """In a process of its own: what is imported here stays."""
     script = """
 import sys, pyarrow as pa, numpy as np
-from penstock.actors.feed.arrays import to_numpy
+from penstock.engine.arrow.arrays import to_numpy
 def records(): return pa.ipc.open_stream(sys.argv[1]).read_next_batch()
 def check(known):
     found = records()

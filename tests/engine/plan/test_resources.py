@@ -58,7 +58,7 @@ def test_behind_an_exchange_it_is_the_next_stage_that_gets_it() -> None:
 def test_operators_of_a_stage_share_what_both_ask_for_and_add_what_one_does() -> None:
     one, other = resources_of(num_gpus=1, num_cpus=1), resources_of(num_gpus=1, custom={"licence": 1})
     found = joined([("a", one), ("b", NOTHING), ("c", other)])
-    assert found == resources_of(1, 1, {"licence": 1})
+    assert found == resources_of(1, 1, custom={"licence": 1})
 
 
 def test_different_amounts_in_one_stage_are_refused() -> None:

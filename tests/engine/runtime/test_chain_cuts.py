@@ -38,6 +38,7 @@ ELSEWHERE: dict[str, OperatorConfig] = {
     "lookup elsewhere": LookupJoin(Delayed(INDEX), ("k",), prefetch=2),
     "map batches": ONE["map batches"],
     "map batches in parts": ONE["map batches in parts"],
+    "map batches at once": replace(ONE["map batches in parts"], concurrency=3),
 }
 FIRST = {**ONE, **TWO, **ELSEWHERE}
 CUTS = 5

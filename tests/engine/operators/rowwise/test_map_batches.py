@@ -17,7 +17,8 @@ from penstock.engine.kernels.pieces import PIECE_ROWS
 from penstock.engine.operators import MapBatches
 from penstock.engine.operators.rowwise import map_batches
 from penstock.engine.operators.rowwise.map_batches import AsynchronousMapBatches
-from support.asynchronous_driver import HeldBackground, polled
+from penstock.engine.planner.exact import exact_text
+from support.asynchronous_driver import HeldBackground, batches_of, drive, polled
 from support.operator_harness import SIZES, Collected, context, run
 
 ROWS = pa.table({"a": [1, 2, 3, 4]})
@@ -261,3 +262,77 @@ def test_what_a_function_raises_elsewhere_is_told_as_ever() -> None:
 def test_a_batch_size_below_one_is_refused() -> None:
     with pytest.raises(FlowError, match="give batch_size= of 1 or more"):
         MapBatches(as_batch, SCHEMA, 0).output_schema([ROWS.schema])
+
+
+# ------------------------------------------------------------------ several calls at once
+
+
+def at_once(count: int, background: HeldBackground, function: Any = as_batch) -> AsynchronousMapBatches:
+    config = MapBatches(function, SCHEMA, batch_size=2, concurrency=count)
+    running = config.build(replace(context(), elsewhere=background), [ROWS.schema], None)
+    assert isinstance(running, AsynchronousMapBatches)
+    return running
+
+
+def test_several_calls_are_under_way_and_leave_in_the_order_of_the_rows() -> None:
+    background, output = HeldBackground(), Collected(SCHEMA)
+    running = at_once(3, background)
+    exhaust(running.process(0, a_batch(5), output))
+    assert len(background.waiting) == 3, "rows 0 and 1, 2 and 3, and 4"
+    assert not running.accepts(0)
+    background.release(2)
+    background.release(1)
+    polled(running, output)
+    assert numbers(output.batches) == [], "the first ones are not there yet"
+    background.release()
+    polled(running, output)
+    assert numbers(output.batches) == [0, 2, 4, 6, 8]
+    assert running.accepts(0)
+    assert running.waits_for == ""
+
+
+def test_another_batch_comes_while_a_call_more_may_be_made() -> None:
+    background, output = HeldBackground(), Collected(SCHEMA)
+    running = at_once(3, background)
+    exhaust(running.process(0, a_batch(2), output))
+    assert running.accepts(0)
+    exhaust(running.process(0, a_batch(6, 1), output))
+    assert len(background.waiting) == 3
+    assert not running.accepts(0), "rows wait for a call"
+    background.release()
+    polled(running, output)
+    assert len(background.waiting) == 3, "a call is made in the place of one that is over"
+    assert "which has 6 rows" in running.waits_for
+
+
+def test_all_rows_that_have_not_left_are_given_again_in_their_order() -> None:
+    background, output = HeldBackground(), Collected(SCHEMA)
+    running = at_once(3, background)
+    exhaust(running.process(0, a_batch(4), output))
+    exhaust(running.process(0, a_batch(3, 1), output))
+    background.release(1)
+    background.release()
+    running.poll(output)
+    left = running.unanswered(output)
+    assert numbers(output.batches) == [0, 2]
+    assert [each.records.column("a").to_pylist() for each in left] == [[2, 3], [0, 1, 2]]
+    assert [each.tag.sequence for each in left] == [0, 1]
+
+
+def test_calls_at_once_need_another_thread_and_without_one_are_made_in_place() -> None:
+    function = Given()
+    running = MapBatches(function, SCHEMA, 2, concurrency=3).build(context(), [ROWS.schema], None)
+    exhaust(running.process(0, a_batch(3), Collected(SCHEMA)))
+    assert function.calls == [[0, 1], [2]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_order_is_that_of_the_rows_whichever_call_comes_back_first(seed: int) -> None:
+    rounds = [list(batches_of(pa.table({"a": list(range(40))}), 7, round)) for round in range(3)]
+    driven = drive(MapBatches(as_batch, SCHEMA, 2, concurrency=4), rounds, ROWS.schema, seed=seed)
+    assert numbers(driven.batches) == [2 * value for value in range(40)] * 3
+    assert driven.most_waiting == 4
+
+
+def test_no_fingerprint_depends_on_the_calls_at_once() -> None:
+    assert exact_text(MapBatches(as_batch, SCHEMA, 2, concurrency=4)) == exact_text(MapBatches(as_batch, SCHEMA, 2))

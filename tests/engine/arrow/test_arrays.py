@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.actors.feed.arrays import Arrays, to_numpy
+from penstock.engine.arrow.arrays import Arrays, to_numpy
 from penstock.engine.core.errors import ConfigurationError, DataError
 
 KINDS: list[tuple[pa.DataType, Any]] = [

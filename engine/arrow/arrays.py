@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...engine.core.errors import ConfigurationError, DataError
+from ..core.errors import ConfigurationError, DataError
 from .nulls import NullRule, needs_choice, rules_of
 from .tensors import (
     Array,

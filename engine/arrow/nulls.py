@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...engine.core.errors import ConfigurationError
+from ..core.errors import ConfigurationError
 from .tensors import is_list, tensors_of
 
 NullChoice: TypeAlias = str | bool | int | float | None

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from ...engine.core.errors import DataError
+from ..core.errors import DataError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
