@@ -107,10 +107,8 @@ class Collators:
         with self._lock:
             if self._closed:
                 raise SetupError("the processes that call collate_fn are closed", "begin a new iteration")
-            if not self._idle:
-                self._idle.append(_Collator(self._function))
-                self._all.add(self._idle[-1])
-            process = self._idle.pop()
+            process = self._idle.pop() if self._idle else _Collator(self._function)
+            self._all.add(process)
         try:
             made, error = process.ask((arrays, place))
         except (EOFError, OSError) as lost:
@@ -142,9 +140,16 @@ class _Collator:
     """One of them, from outside."""
 
     def __init__(self, function: bytes) -> None:
-        command = [sys.executable, "-c", _START.format(__name__), json.dumps(sys.path)]
+        places = json.dumps([each for each in sys.path if isinstance(each, str)])
+        command = [sys.executable, "-c", _START.format(__name__), places]
         alone = {"OMP_NUM_THREADS": "1", **os.environ}  # they share the processor
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=alone)
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=alone)
+        except OSError as error:
+            raise SetupError(
+                f"no process can be started that calls collate_fn ({command[0]}): {error}",
+                "take threads= instead of processes=, or fewer of them",
+            ) from error
         self._function: bytes | None = function
 
     def ask(self, question: Any) -> Any:

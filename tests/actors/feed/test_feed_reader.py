@@ -6,6 +6,7 @@ import copy
 import logging
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -702,6 +703,14 @@ def test_process_that_is_killed_is_an_error_that_says_so_and_the_loop_goes_on(
         assert [next(batches) for _ in range(3)] == [0, 10, 20]
         with pytest.raises(SetupError, match="has ended by itself, with code 3"):
             next(batches)
+
+
+def test_process_that_cannot_be_started_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    monkeypatch.setattr("sys.path", [*sys.path, Path("/no text")])
+    told = r"no process can be started that calls collate_fn \(/nowhere/python\)"
+    with handle(Feed()).reader(timeout=60) as reader, pytest.raises(SetupError, match=told):
+        next(reader.iter_torch_batches(collate_fn=collating.with_process, processes=1))
 
 
 def test_loop_that_is_left_ends_processes_that_are_called() -> None:
