@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.engine.feed.digests import BatchDigests, DigestRun, OrderHash, compare, merged
@@ -18,6 +18,7 @@ def expected(size: int, rows: int) -> list[int]:
     return [OrderHash().extended(HASHES[at : min(at + size, rows)]).value for at in range(0, rows, size)]
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no fault of the test
 @given(
     size=st.integers(1, 50),
     rows=st.integers(0, 200),
