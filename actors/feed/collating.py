@@ -140,7 +140,7 @@ class _Collator:
     """One of them, from outside."""
 
     def __init__(self, function: bytes) -> None:
-        places = json.dumps([each for each in sys.path if isinstance(each, str)])
+        places = json.dumps(sys.path, default=str)  # whatever others have put there
         command = [sys.executable, "-c", _START.format(__name__), places]
         alone = {"OMP_NUM_THREADS": "1", **os.environ}  # they share the processor
         try:
