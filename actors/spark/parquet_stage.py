@@ -68,7 +68,7 @@ _SESSION = {
     "spark.sql.sources.useV1SourceList": "parquet",
 }
 _OPTIONS = {
-    "compression": "uncompressed",
+    "compression": "snappy",
     "maxRecordsPerFile": "0",
     "mapreduce.output.basename": "part",
     "mapreduce.fileoutputcommitter.algorithm.version": "1",

@@ -22,6 +22,7 @@ from ...engine.core.errors import DamagedFileError
 from ...engine.core.source import Split
 from ...engine.files.paths import DataFile
 from ...engine.integrity.checksums import running_digest
+from ...engine.plan.sizes import leaf_bytes
 from ...engine.sources.fed import PIECE_BYTES, NoRows
 from ...engine.sources.ipc import IpcSplit
 from ...engine.sources.parquet import PAGES_BYTES, ParquetSplit
@@ -92,7 +93,8 @@ class StagedParquetSplit:
     @property
     def open_bytes(self) -> int:
         """About what it takes to read this, without the batches that it gives: of each column some pages."""
-        return min(self.file.size, PAGES_BYTES * len(self.columns)) * 2
+        wanted = pa.schema([self.schema.field(name) for name in self.columns])
+        return sum(min(PAGES_BYTES, 2 * self.rows * leaf) for leaf in leaf_bytes(wanted))
 
     def narrowed(self, columns: Sequence[str]) -> StagedParquetSplit:
         """The same rows with these columns alone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from penstock.actors.spark.writing import make_writer
 from penstock.engine.core.errors import ConfigurationError, DamagedFileError, StorageError
 from penstock.engine.flow.flow import Flow
 from penstock.engine.flow.handoff import Destination
+from penstock.engine.sources.parquet import PAGES_BYTES
 from penstock.jobs.local_run import run_local
 from support.damage import flipped
 
@@ -226,6 +228,13 @@ def test_rows_are_read_from_any_row_on_and_of_any_columns(tmp_path: Path) -> Non
             narrowed = pa.Table.from_batches(split.narrowed(names).open(start), TABLE.select(names).schema)
             assert narrowed == PIECES[2].select(names).slice(start)
         assert sum(batch.num_rows for batch in split.narrowed([]).open(start)) == max(0, 6 - start)
+
+
+@pytest.mark.usefixtures("jvm")
+def test_what_an_open_file_holds_is_bounded_by_its_rows_and_by_pages(tmp_path: Path) -> None:
+    split = staged(tmp_path).splits()[2]
+    assert split.narrowed(["n"]).open_bytes == 2 * 6 * 8  # type: ignore[attr-defined]
+    assert replace(split, rows=10**9).narrowed(["n"]).open_bytes == PAGES_BYTES  # type: ignore[type-var]
 
 
 def test_partition_whose_file_did_not_come_is_no_empty_one(tmp_path: Path, jvm: SimpleNamespace) -> None:
