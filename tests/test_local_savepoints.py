@@ -223,7 +223,7 @@ def test_flow_that_has_changed_takes_what_it_knows_of_a_snapshot_if_that_is_allo
     with pytest.raises(ConfigurationError, match="another flow, or of other data"):
         ps.run_local(less, **options)
     job = ps.run_local(less, allow_changes=True, **options).wait(PATIENCE)
-    assert "holds of 'hash-aggregate-1' is left behind" in caplog.text
+    assert "holds of 'totals-in-lanes' is left behind" in caplog.text
     assert job.audit().clean
     assert ds.dataset(tmp_path / "out" / "rows").to_table().sort_by("value") == undisturbed[0]
 
@@ -354,6 +354,50 @@ def test_operator_that_has_changed_does_not_go_on_in_the_middle_of_what_it_gives
         job.wait(PATIENCE)
     found = ds.dataset(out).to_table().sort_by("value")["value"].to_pylist()
     assert found == sorted(times * pa.concat_tables(tables()[:2])["value"].to_pylist())
+
+
+def grouped(output, by="key", name="totals", label="total", **made) -> ps.Flow:
+    flow = ps.Flow("saved", lanes=4)
+    rows = flow.from_tables(tables(), name="numbers", rate=PACE)
+    totals = rows.aggregate([by], name=name, **(made or {label: ("value", "sum")}))
+    totals.gather().write_parquet(output, name="sums")
+    return flow
+
+
+def test_state_of_other_keys_or_functions_is_not_gone_on_with(tmp_path):
+    out = tmp_path / "out"
+    with ps.run_local(grouped(out), parallelism=2, checkpoints=every(tmp_path / "a")) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
+        saved = job.stop(timeout=PATIENCE, aligned=True).path
+    options = {"parallelism": 2, "allow_changes": True, "from_snapshot": saved}
+    changes = [
+        (grouped(out, by="value"), r"groups by value \(int64\): sum\(value\)"),
+        (grouped(out, total=("value", "max")), r"groups by key \(int64\): max\(value\)"),
+        (grouped(out, total=("value", "sum"), n="count"), r"sum\(value\) over int64, count"),
+    ]
+    for other, now in changes:
+        had = r"groups by key \(int64\): sum\(value\) over int64"
+        with pytest.raises(ConfigurationError, match=rf"'totals.*' {had}.*has .*{now}.* there now") as found:
+            ps.run_local(other, checkpoints=tmp_path / "b", **options)
+        assert "another name" in str(found.value)
+    with ps.run_local(grouped(out, label="sum"), checkpoints=tmp_path / "c", **options) as job:
+        job.wait(PATIENCE)
+    whole = pa.concat_tables(tables()).group_by("key").aggregate([("value", "sum")]).sort_by("key")
+    assert ds.dataset(out).to_table().sort_by("key")["sum"].to_pylist() == whole["value_sum"].to_pylist()
+
+
+def test_operator_of_another_name_begins_anew(tmp_path):
+    out = tmp_path / "out"
+    with ps.run_local(grouped(out), parallelism=2, checkpoints=every(tmp_path / "a")) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
+        saved = job.stop(timeout=PATIENCE, aligned=True).path
+    options = {"parallelism": 2, "allow_changes": True, "from_snapshot": saved}
+    other = grouped(out, name="largest", total=("value", "max"))
+    with ps.run_local(other, checkpoints=tmp_path / "b", **options) as job:
+        job.wait(PATIENCE)
+    found = ds.dataset(out).to_table().sort_by("key")
+    assert found["key"][-1].as_py() == SPLITS // 12 - 1
+    assert found["total"][-1].as_py() == pa.concat_tables(tables())["value"].to_pylist()[-1]
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])

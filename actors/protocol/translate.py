@@ -12,6 +12,7 @@ from ...coordinator.model.execution_graph import ExecutionGraph, JobEdge, Patter
 from ...engine.core import errors
 from ...engine.core.errors import Domain, PenstockError, unexpected
 from ...engine.core.identity import TaskId
+from ...engine.core.traits import traits_of
 from ...engine.plan.plan import JobPlan, StagePlan
 from ...engine.runtime.driver_shape import shapes_of
 from ...engine.runtime.moved_flight import why_not_moved
@@ -32,6 +33,7 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
                 _is_fed(plan, stage),
                 aligned_sources=_goes_in_step(plan) and len(_sources(stage)) == 1,
                 is_movable=not why_not_moved(plan, stage),
+                state_of=_state_of(stage),
             )
             for stage in plan.stages.values()
         ),
@@ -76,6 +78,16 @@ def _is_fed(plan: JobPlan, stage: StagePlan) -> bool:
 def _stateful(stage: StagePlan) -> tuple[str, ...]:
     """The ids under which the tasks of a stage store state: its sources' and its operators'."""
     return (*_sources(stage), *(operator.id for pipeline in stage.pipelines for operator in pipeline.operators))
+
+
+def _state_of(stage: StagePlan) -> tuple[str, ...]:
+    """What the states of these are of. Sources tell splits that are not theirs themselves."""
+    found = [""] * len(_sources(stage))
+    for pipeline in stage.pipelines:
+        for operator in pipeline.operators:
+            says = traits_of(operator.config).state_of
+            found.append("" if says is None else says(operator.inputs))
+    return tuple(found)
 
 
 def _sources(stage: StagePlan) -> list[str]:

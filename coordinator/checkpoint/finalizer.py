@@ -333,7 +333,11 @@ def describe_operators(
 
     return tuple(
         OperatorEntry(
-            operator=name, vertex=vertex, parallelism=graph.parallelism[vertex], finished=finished(vertex).value
+            operator=name,
+            vertex=vertex,
+            parallelism=graph.parallelism[vertex],
+            finished=finished(vertex).value,
+            state_of=graph.state_of.get(name),
         )
         for vertex, each in graph.operators.items()
         for name in each

@@ -32,7 +32,8 @@ class Vertex:
     ``lanes``: into how many lanes it is divided; 0: as the graph's. ``paced``: it takes no more rows than somebody
     outside the job reads (a feed). ``takes_splits``: it has sources that the caller adds split sets to.
     ``aligned_sources``: each of its tasks reads one source, by whole rounds, so it can be held for others.
-    ``is_movable``: what its tasks are in the middle of can be handed, by lane, to any other number of them."""
+    ``is_movable``: what its tasks are in the middle of can be handed, by lane, to any other number of them.
+    ``state_of``: for each of the operators in words what its state is of; "": any such state is of use."""
 
     name: str
     parallelism: int
@@ -42,6 +43,7 @@ class Vertex:
     takes_splits: bool = False
     aligned_sources: bool = False
     is_movable: bool = False
+    state_of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,12 @@ class ExecutionGraph:
     def operators(self) -> Mapping[str, tuple[str, ...]]:
         """Vertex name to its operators."""
         return {vertex.name: vertex.operators for vertex in self.vertices}
+
+    @cached_property
+    def state_of(self) -> Mapping[str, str]:
+        """Operator to what its state is of, where that is said."""
+        known = [pair for each in self.vertices for pair in zip(each.operators, each.state_of, strict=False)]
+        return dict(known)
 
     @cached_property
     def movable(self) -> frozenset[str]:

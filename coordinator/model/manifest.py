@@ -99,6 +99,9 @@ class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     parallelism: int
     finished: str
     """How much of it had finished: a value of ``restore_check.FinishedState``."""
+    state_of: str | None = None
+    """In words what its state is of, if it is of use for nothing else; "": for whatever the operator is; None: a
+    version wrote it that did not say."""
 
 
 class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True, forbid_unknown_fields=True):

@@ -103,3 +103,18 @@ def find_dropped_state(
         remedy="give them back their names, or allow state to be left behind",
         kind="ConfigurationError",
     )
+
+
+def find_other_state(stored: Mapping[str, str], wanted: Mapping[str, str]) -> Failure | None:
+    """Refuses to restore a state of something else than the operator of its name wants now; "": it does not say."""
+    for operator, had in sorted(stored.items()):
+        wants = wanted.get(operator, had)
+        if had != wants:
+            return Failure(
+                message=f"the checkpoint holds for {operator!r} {had or 'state of another kind'}, and the flow has "
+                f"{wants or 'an operator of another kind'} there now",
+                retry=False,
+                remedy="leave it as it was, or give it another name: it begins anew then, without that state",
+                kind="ConfigurationError",
+            )
+    return None

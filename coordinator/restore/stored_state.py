@@ -27,7 +27,7 @@ from ..model.events import Failure
 from ..model.execution_graph import ExecutionGraph, former_lane_owners
 from ..model.kinds import ClaimMode
 from ..model.manifest import Manifest
-from .finished_check import FinishedState, OperatorName, check_restore, find_dropped_state
+from .finished_check import FinishedState, OperatorName, check_restore, find_dropped_state, find_other_state
 from .stored_channels import check_channels
 
 
@@ -63,12 +63,23 @@ def check_snapshot(graph: ExecutionGraph, snapshot: Snapshot) -> Failure | None:
     if not all(names.values()):
         return None
     refused = find_dropped_state(names, held_by(manifest), snapshot.allow_left_behind)
-    return refused or check_restore(graph, names, finished_states(manifest))
+    return (
+        refused
+        or find_other_state(stated(manifest), graph.state_of)
+        or check_restore(graph, names, finished_states(manifest))
+    )
 
 
 def held_by(manifest: Manifest) -> set[str]:
     """The operators and sources whose state it holds."""
     return {handle.operator for state in manifest.tasks for handle in state.state if not handle.is_flight}
+
+
+def stated(manifest: Manifest) -> dict[str, str]:
+    """What the state is of that it holds, by operator; those that do not say are left out."""
+    held = held_by(manifest)
+    known = [entry for entry in manifest.operators if entry.operator in held]
+    return {entry.operator: entry.state_of for entry in known if entry.state_of is not None}
 
 
 def finished_states(manifest: Manifest) -> dict[str, FinishedState]:

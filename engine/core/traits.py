@@ -275,6 +275,9 @@ class Traits:
     """It takes each lane for itself, so that it does not matter which of them come to one subtask."""
     read_in_ratio: tuple[float, ...] = ()
     """One weight for each input: their sources are read in this ratio."""
+    state_of: Callable[[Sequence[pa.Schema]], str] | None = None
+    """In words what its state is of, if it is of use for nothing else: its keys and functions. None: it is of rows, or
+    is useful whatever the options are. A flow that has changed does not go on with a state of something else."""
     cut: Mapping[str, Cut] = field(default_factory=dict)
     """For methods that answer with steps: on what a cut stands that comes while some are left; AFTER, if not named."""
     rows_at_once: int | None = None

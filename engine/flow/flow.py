@@ -506,7 +506,7 @@ class Stream(Shaping, Looking, Calling):
         single = HashAggregate(by, as_aggregates(aggregates), ignore_null_keys=ignore_null_keys)
         if self.placement.holds_groups(by) or any(each.resolved.ordered for each in single.aggregates):
             return self._grouped(by, exchange)._then(single, name, at_barrier)._regrouped()
-        partial = self._then(replace(single, step="partial"), None, at_barrier)
+        partial = self._then(replace(single, step="partial"), _in_lanes(name), at_barrier)
         brought = partial._grouped(by, exchange)
         return brought._then(replace(single, step="partial").final(self.schema), name, at_barrier)._regrouped()
 
@@ -537,7 +537,7 @@ class Stream(Shaping, Looking, Calling):
         check_exchange("distinct", exchange, keys)
         if self.placement.holds_groups(keys):
             return self._then(Distinct(by), name, at_barrier)
-        first = self._then(Distinct(by, per_lane=True), None, at_barrier)._grouped(keys, exchange)
+        first = self._then(Distinct(by, per_lane=True), _in_lanes(name), at_barrier)._grouped(keys, exchange)
         return first._then(Distinct(by), name, at_barrier)
 
     @checked()
@@ -956,6 +956,11 @@ class GroupedStream:
         grouped = rows._grouped(self._by, self._exchange)._then(config)._regrouped()
         asked = resources_of(num_cpus, num_gpus, memory)
         return grouped._calling(called, schema, GROUPS, concurrency, asked, name)
+
+
+def _in_lanes(name: str | None) -> str | None:
+    """The name of the first step of an operator that has one: with another name both of them begin anew."""
+    return None if name is None else f"{name}-in-lanes"
 
 
 def _or_none(given: Expressible | None) -> pc.Expression | str | None:

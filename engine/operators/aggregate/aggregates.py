@@ -147,6 +147,20 @@ def needed_columns(by: Sequence[str], aggregates: Sequence[Aggregate], step: Ste
     return list(dict.fromkeys([*by, *(name for each in aggregates for name in each.columns)]))
 
 
+def groups_in_words(by: Sequence[str], aggregates: Sequence[Aggregate], schema: pa.Schema, arguments: Arguments) -> str:
+    """Of what the groups of an aggregation are, whatever its step is and its columns are called."""
+    made = []
+    for each, types in zip(aggregates, arguments, strict=True):
+        formula = each.describe().partition(" = ")[2]
+        made.append(formula if types is None else f"{formula} over {types}")
+    return f"{keys_in_words(by, schema)}: {', '.join(made) or 'distinct keys'}"
+
+
+def keys_in_words(by: Sequence[str], schema: pa.Schema) -> str:
+    """Keys and their types."""
+    return f"groups by {', '.join(f'{name} ({value_type(schema.field(name).type)})' for name in by) or 'nothing'}"
+
+
 class AggregateColumns:
     """The aggregates of one running operator: rows to states, states to output columns."""
 

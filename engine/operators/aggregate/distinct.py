@@ -28,6 +28,7 @@ from ...core.traits import Cut, Emission, Lineage, Traits, all_kept
 from ...kernels.groups import check_group_types
 from ...kernels.pieces import Bound
 from ...state.change_log import Changes
+from .aggregates import keys_in_words
 from .seen_keys import SeenKeys
 from .seen_state import restore_seen, seen_changes, seen_state
 
@@ -52,6 +53,7 @@ class Distinct:
             cut={"end_round": Cut.WITHIN, "drain": Cut.WITHIN, "finish": Cut.WITHIN},
             grouped_by=None if self.per_lane else self.by,
             lane_wise=self.per_lane,
+            state_of=lambda inputs: f"distinct {keys_in_words(self.keys(inputs[0]), inputs[0])}",
         )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:

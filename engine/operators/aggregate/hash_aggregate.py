@@ -52,6 +52,7 @@ from .aggregates import (
     arguments_of,
     check_aggregates,
     final_of,
+    groups_in_words,
     needed_columns,
     never_overflow,
 )
@@ -88,6 +89,7 @@ class HashAggregate:
             lane_wise=self.step == "partial",
             may_miss_rows=self._may_miss_rows,
             early=self._early,
+            state_of=lambda inputs: groups_in_words(self.by, self.aggregates, inputs[0], self._arguments(inputs[0])),
         )
 
     def _may_miss_rows(self, inputs: Sequence[pa.Schema]) -> list[bool]:

@@ -27,6 +27,7 @@ from ...core.traits import Cut, Emission, Lineage, Traits, all_kept
 from ...kernels.groups import check_group_types
 from ...kernels.pieces import Bound, Flags
 from ...state.change_log import Changes
+from .aggregates import keys_in_words
 from .seen_keys import SeenKeys
 from .seen_state import restore_seen, seen_changes, seen_state
 
@@ -51,7 +52,12 @@ class MarkDistinct:
             deterministic=True,
             cut={"end_round": Cut.WITHIN, "drain": Cut.WITHIN, "finish": Cut.WITHIN},
             grouped_by=self.by,
+            state_of=lambda inputs: f"distinct {keys_in_words(self.by, inputs[0])}{self._where()}",
         )
+
+    def _where(self) -> str:
+        masks = [mask for mask, _ in self.masks]
+        return f", and where {', '.join(masks)}" if masks else ""
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's fields, then the markers."""

@@ -51,6 +51,7 @@ from .aggregates import (
     arguments_of,
     check_aggregates,
     final_of,
+    groups_in_words,
     needed_columns,
 )
 
@@ -82,6 +83,12 @@ class StreamAggregate:
             beyond_budget="one group of each lane",
             deterministic=True,
             cut=dict.fromkeys(("end_round", "drain", "finish"), Cut.BEFORE),
+            state_of=lambda inputs: groups_in_words(
+                self.by,
+                self.aggregates,
+                inputs[0],
+                arguments_of(self.aggregates, inputs[0]) if self.arguments is None else self.arguments,
+            ),
         )
 
     def final(self, schema: pa.Schema) -> StreamAggregate:

@@ -98,6 +98,8 @@ class HashJoin(EquiJoin):
             asks=self.asks,
             early=self.early,
             cut=dict.fromkeys(("process", "end_port", "drain", "finish"), Cut.BEFORE),
+            # rows of both sides; of right rows, in some joins, whether they have matched
+            state_of=None if self.how in LEFT_ALONE else lambda _: f"right rows that have matched {self.describe()}",
         )
 
     def build(

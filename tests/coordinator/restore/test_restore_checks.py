@@ -6,7 +6,13 @@ import pytest
 
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from penstock.coordinator.model.manifest import Manifest, OperatorEntry, TaskState
-from penstock.coordinator.restore.finished_check import FinishedState, OperatorName, check_restore, find_dropped_state
+from penstock.coordinator.restore.finished_check import (
+    FinishedState,
+    OperatorName,
+    check_restore,
+    find_dropped_state,
+    find_other_state,
+)
 from penstock.coordinator.restore.stored_state import finished_vertices
 from penstock.engine.core.identity import CheckpointId, TaskId
 
@@ -49,6 +55,19 @@ def test_state_of_an_operator_that_is_gone_is_refused_unless_allowed() -> None:
     assert "'gone'" in refusal.message
     assert find_dropped_state(NAMES, {"mine", "gone"}, allow_left_behind=True) is None
     assert find_dropped_state(NAMES, {"mine", "b1"}) is None
+
+
+@pytest.mark.parametrize(("had", "wants"), [("groups by a", "groups by b"), ("", "groups by b"), ("groups by a", "")])
+def test_state_of_something_else_is_refused(had: str, wants: str) -> None:
+    refusal = find_other_state({"mine": had, "b1": "groups by c"}, {"mine": wants, "b1": "groups by c", "new": "keys"})
+    assert refusal is not None
+    assert "'mine'" in refusal.message
+    assert (had or "state of another kind") in refusal.message
+    assert (wants or "an operator of another kind") in refusal.message
+
+
+def test_state_of_the_same_is_taken_and_of_operators_that_are_gone_nothing_is_said() -> None:
+    assert find_other_state({"a1": "groups by a", "gone": "keys"}, {"a1": "groups by a"}) is None
 
 
 @pytest.mark.parametrize(
