@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import collections.abc
+import difflib
 import functools
 import inspect
 import numbers
@@ -108,13 +109,20 @@ def _guarded(function: Any, name: str, raises: type[PenstockError], hints: Calla
     def guarded(*given: Any, **named: Any) -> Any:
         if not wanted:
             wanted.update((each, _wanted(hint)) for each, hint in hints(given).items())
+        if not keywords and (strange := next((each for each in named if each not in by_name), None)) is not None:
+            raise TypeError(f"{name}() has no argument {strange!r}{_instead(strange, by_name)}")
         places = chain(ordered, repeat(further))
-        # what no parameter takes is Python's to refuse, in the call
+        # what else no parameter takes is Python's to refuse, in the call
         args = [fitted(parameter, parameter, value) for parameter, value in zip(places, given, strict=False)]
         kwargs = {each: fitted(each if each in by_name else keywords, each, value) for each, value in named.items()}
         return function(*args, **kwargs)
 
     return guarded
+
+
+def _instead(strange: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(strange, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(known - {'self'}))}"
 
 
 _HIDDEN = {"storage_options"}

@@ -70,7 +70,7 @@ from ..operators import (
     Window,
     WindowFunction,
 )
-from ..operators.join.join_shape import RIGHT_STAYS
+from ..operators.join.join_shape import RIGHT_STAYS, JoinType
 from ..operators.join.lookup_join import PREFETCH
 from ..operators.join.replicated_join import MarkPart, ReplicatedJoin
 from ..operators.rowwise.user_calls import BatchFormat, Called
@@ -619,7 +619,7 @@ class Stream(Shaping, Looking, Calling):
         other: Stream,
         on: Sequence[str],
         *,
-        how: str = "inner",
+        how: JoinType = "inner",
         right_on: Sequence[str] | None = None,
         filter: Expressible | None = None,
         suffix: str = "_right",
@@ -641,7 +641,7 @@ class Stream(Shaping, Looking, Calling):
         other: Stream,
         on: Sequence[str],
         *,
-        how: str = "inner",
+        how: JoinType = "inner",
         right_on: Sequence[str] | None = None,
         filter: Expressible | None = None,
         suffix: str = "_right",
@@ -676,7 +676,7 @@ class Stream(Shaping, Looking, Calling):
         index: Index,
         on: Sequence[str],
         *,
-        how: str = "inner",
+        how: Literal["inner", "left"] = "inner",
         suffix: str = "_right",
         with_key: bool = False,
         conditions: Sequence[Between | InList] = (),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,8 @@ from ...kernels.row_bits import Bits, row_bits
 
 LEFT, RIGHT = 0, 1
 
-JOIN_TYPES = ("inner", "left", "right", "full", "left semi", "right semi", "anti")
+JoinType: TypeAlias = Literal["inner", "left", "right", "full", "left semi", "right semi", "anti"]
+JOIN_TYPES: tuple[str, ...] = get_args(JoinType)
 
 LEFT_ALONE = ("inner", "left", "left semi", "anti")
 """Join types that give right rows only beside a left one: a right side that is built once, or copied, may stay."""
