@@ -100,7 +100,7 @@ def find_dropped_state(
     return Failure(
         message=f"the checkpoint holds state of operators that the flow does not have: {', '.join(map(repr, left))}",
         retry=False,
-        remedy="give them back their names, or allow state to be left behind",
+        remedy="give them back their names, or say allow_changes=True: that state is left behind then",
         kind="ConfigurationError",
     )
 
