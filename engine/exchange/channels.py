@@ -19,7 +19,8 @@ Rules:
 5. ``PauseRounds`` travels upstream, through drivers, to the sources: while it holds they begin no round
    (``core.operator``).
 6. An end belongs to one pair of attempts. Messages of other attempts are dropped before they reach it. Each end is
-   touched by one driver alone.
+   touched by one driver alone; but barriers at which tasks cut as a whole go out on other threads, so what moves the
+   producer's end has the lock of its task (``runtime.driver.OutputGate``).
 7. A barrier at which a task is to cut as a whole (``runtime.task_cut``) is never queued. What comes behind it waits
    aside until the task has cut, so nothing of it is read before; on the channels whose barrier has not come yet, what
    comes after the cut is recorded until it does.
@@ -187,6 +188,11 @@ class OutputChannel:
     def closed(self) -> bool:
         """Whether EndOfPartition has been sent."""
         return self._end.state is EndState.CLOSED
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it lies within a task."""
+        return self.channel.producer == self.channel.consumer
 
     @property
     def cancelled(self) -> bool:

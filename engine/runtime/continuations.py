@@ -103,6 +103,11 @@ class Continuations:
         """Whether no barrier is being handled, or waits for that (rule 3)."""
         return all(isinstance(item.steps, deque) for item in self._items)
 
+    def leave_out_barriers(self) -> None:
+        """Handle no barrier that waits for that: a newer one has gone out ahead of it. None of a checkpoint is ever in
+        the middle (only task barriers are)."""
+        self._items = deque(item for item in self._items if isinstance(item.steps, deque))
+
     def capture(self, flight: ChainFlight) -> tuple[Control, ...]:
         """All of them, if they may be cut. ``flight``: what is under way in the chain."""
         left = self._chain.pushed - flight.waiting

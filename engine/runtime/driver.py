@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import assert_never
+from typing import Any, Protocol, assert_never
 
 import pyarrow as pa
 
@@ -153,6 +154,18 @@ class RoundThrottle:
                 feed.pause_rounds(hold)
 
 
+class OutputGate(Protocol):
+    """The way out of a task, which is shut between a barrier that has gone out and the cut. Whoever sends, or hears
+    what consumers answer, has the lock."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]: ...
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether nothing may be sent."""
+
+
 PROGRESS, FINISHED = Progress(), Finished()
 FORWARD = ControlStep(What.FORWARD)
 
@@ -220,6 +233,8 @@ class Driver:
     #: how the scheduler knows the driver; None before it does
     handle: Handle | None = None
     wait: Wait | None = None
+    #: None: nothing goes out before a cut
+    gate: OutputGate | None = None
     phase: StateMachine[DriverPhase] = field(init=False)
     checkpointing: Checkpointing = field(init=False)
     chain: OperatorChain = field(init=False)
@@ -374,9 +389,7 @@ class Driver:
         closing = self.phase.state is DriverPhase.CLOSING
         # a cut is told when what its sinks flushed is written, which the driver must hear
         if closing and not (self.busy or self.pending or self.writing.is_awaited) and self.ports.closed:
-            for partition in self.partitions:
-                partition.send(EndOfPartition())
-            self.phase.move(DriverPhase.FINISHED)
+            self._put_out(EndOfPartition())
         if progressed:
             self.wait = None
         elif self.pending:
@@ -642,18 +655,37 @@ class Driver:
                 for partition in self.partitions:
                     if not partition.ready:
                         return sent
+            if not self._put_out(element):
+                return sent
             self.pending.popleft()
-            for partition in self.partitions:
-                partition.send(element)
             sent = True
             if is_task_barrier(element):
                 self.checkpointing.drains -= 1
                 self._cancel_unneeded_inputs()
         return sent
 
+    def _put_out(self, element: Element) -> bool:
+        """Send an element, and finish with the end of the partition. False: the way out is shut."""
+        if self.gate is None:
+            self._send_to_all(element)
+            return True
+        with self.gate.lock:
+            goes_out = bool(self.partitions) or isinstance(element, EndOfPartition)
+            may_send = not (goes_out and self.gate.is_shut)
+            if may_send:
+                self._send_to_all(element)
+        return may_send
+
+    def _send_to_all(self, element: Element) -> None:
+        for partition in self.partitions:
+            partition.send(element)
+        if isinstance(element, EndOfPartition):
+            self.phase.move(DriverPhase.FINISHED)
+
     def _deliver(self, channel: OutputChannel, message: Upstream) -> None:
         """A consumer has answered."""
-        channel.deliver(message)
+        with nullcontext() if self.gate is None else self.gate.lock:
+            channel.deliver(message)
         if not isinstance(message, Grant):
             self.advanced = True
             self._throttle.pass_on()
@@ -686,7 +718,7 @@ class Driver:
     def release(self) -> None:
         """Refer to nothing any more, once it is closed: every circle of references in a task passes through a driver.
         Orders may still come, and are left alone."""
-        self.handle = None
+        self.handle = self.gate = None
         self.gates = self.operators = self.partitions = self.readers = ()
         del self.host, self.checkpointing, self.chain, self.continuations, self.ports, self.writing, self.spilling
         del self._words, self._throttle, self._channels

@@ -22,8 +22,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from enum import StrEnum
-from functools import partial
-from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -53,7 +51,7 @@ from ..sources.reader import SplitReader, Stop
 from ..state.memory import TaskMemory
 from . import orders
 from .checkpointing import DriverSnapshot, DriverView, TaskCheckpoints, TaskSnapshot
-from .driver import Driver, DriverPhase
+from .driver import Driver
 from .key_meetings import KeyMeetings
 from .operator_chain import with_split
 from .restored import Restored
@@ -328,13 +326,14 @@ class Task:
             raise
         self._cutting = TaskCutting(
             self.drivers,
-            [output for output, _ in self._parts.outputs.values()],
+            [each for driver in self.drivers for each in driver.partitions if not each.channels[0].is_local],
             self._query,
             self._cut_told,
             self._keep,
             self._cut_failed,
             clock=time.monotonic,
             lanes=plan.stages[task.vertex].lanes_of(task.subtask),
+            forwards=not more_splits,
         )
         finished = isinstance(restored, Restored) and restored.finished
         self._checkpoints = TaskCheckpoints(len(self.drivers), finished=finished)
@@ -416,8 +415,8 @@ class Task:
                 self._machine.move(TaskState.FINISHED)
                 self._tell_finished()
             self._last = self._statistics()
+            self._cutting.release()  # first: it looks at drivers from any thread
             self._parts.release()
-            self._cutting.release()
         self._events.notify()
 
     def report_again(self) -> None:
@@ -442,7 +441,10 @@ class Task:
         """An element came from a producer."""
         found = self._parts.inputs.get(frame.channel)
         if found is not None and self.state in LIVE:
-            found[1].send(orders.Receive(found[0], frame))
+            (channel, driver), element = found, frame.element
+            driver.send(orders.Receive(channel, frame))
+            if isinstance(element, Barrier) and element.unaligned and frame.attempts == channel.attempts:
+                self._cutting.come(element)
 
     def deliver(self, message: Upstream) -> None:
         """Credit, or the news that all has been processed, came from a consumer."""
@@ -491,9 +493,7 @@ class Task:
         if barrier is None:
             return
         if unaligned:
-            going_on = (driver for driver in self.drivers if driver.phase.state is not DriverPhase.FINISHED)
-            for driver in islice(going_on, 1):
-                driver.send(orders.CallBack(partial(self._cutting.order, barrier)))
+            self._cutting.come(barrier, is_order=True)
             return
         for driver in self.drivers:
             if driver.readers:

@@ -10,6 +10,9 @@ The machine knows the channels of exchanges that lead to the task, and what has 
 4. The newest checkpoint wins: it gives an older one up. Barriers of older checkpoints, and of those that were given up,
    mean nothing.
 5. Barriers of cuts exist between tasks alone: a driver aligns for none.
+6. The barrier of a cut goes out once, before it is taken: at the latest when no thread is in a driver any more.
+   Between the barrier and the cut, or the end of its checkpoint, the way out is shut: nothing is sent to other tasks.
+   So what is made and not sent is the task's own state, whenever the cut is taken.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ class CutPhase(Enum):
     __hash__ = object.__hash__  # members are compared by identity; Enum hashes their names, in Python
 
     NONE = "none"
+    FORWARDED = "forwarded"
+    """The barrier has gone out, and no driver has heard of it."""
     ASKED = "asked for"
     """The task is to stop between two pieces."""
     OPEN = "open"
@@ -58,6 +63,8 @@ class TaskCut:
         self.phase = CutPhase.NONE
         #: of the newest checkpoint that is not over
         self.barrier: Barrier | None = None
+        #: that one has gone out
+        self._is_sent = False
         #: the newest one that is known, over or not
         self._newest: CheckpointId | None = None
         #: channels whose partition has not ended; of these, those whose barrier has come
@@ -79,23 +86,37 @@ class TaskCut:
         """The channels whose partition has not ended."""
         return frozenset(self._live)
 
+    @property
+    def is_shut(self) -> bool:
+        """Whether nothing is sent to other tasks (rule 6)."""
+        return self._is_sent and self.phase is not CutPhase.OPEN
+
     def is_late(self, checkpoint: CheckpointId) -> bool:
         """Whether a newer one is known."""
         return self._newest is not None and checkpoint < self._newest
 
     def order(self, barrier: Barrier) -> BarrierMeaning:
-        """The trigger."""
+        """The trigger, or the first barrier, has come to a driver."""
+        if self.phase is CutPhase.FORWARDED and self._is_of_this(barrier):
+            self.phase = CutPhase.ASKED
+            return BarrierMeaning(asks=True)
         if self._newest is not None and barrier.checkpoint <= self._newest:
             return MEANINGLESS
-        gives_up = None if self.barrier is None else self.barrier.checkpoint
-        self.phase, self.barrier, self._newest = CutPhase.ASKED, barrier, barrier.checkpoint
-        self._came = set()
-        return BarrierMeaning(asks=True, gives_up=gives_up)
+        return BarrierMeaning(asks=True, gives_up=self._begin(CutPhase.ASKED, barrier))
+
+    def forward(self, barrier: Barrier) -> bool:
+        """It may go out now: the cut is sure to follow. Whether it has yet to, and means anything."""
+        if self._newest is None or barrier.checkpoint > self._newest:
+            self._begin(CutPhase.FORWARDED, barrier)
+        elif self.phase is not CutPhase.ASKED or self._is_sent or not self._is_of_this(barrier):
+            return False
+        self._is_sent = True
+        return True
 
     def arrive(self, channel: Hashable, barrier: Barrier) -> BarrierMeaning:
         """A barrier has come on a channel."""
         ordered = self.order(barrier)
-        if self.barrier is None or barrier.checkpoint != self.barrier.checkpoint:
+        if not self._is_of_this(barrier):
             return MEANINGLESS
         if channel in self._came:
             raise InternalError(f"{channel}: the barrier of {barrier.checkpoint} has come twice")
@@ -126,6 +147,16 @@ class TaskCut:
         self._over()
         return given_up
 
+    def _begin(self, phase: CutPhase, barrier: Barrier) -> CheckpointId | None:
+        """The cut of a newer checkpoint begins. The one that was under way."""
+        gives_up = None if self.barrier is None else self.barrier.checkpoint
+        self.phase, self.barrier, self._newest = phase, barrier, barrier.checkpoint
+        self._came, self._is_sent = set(), False
+        return gives_up
+
+    def _is_of_this(self, barrier: Barrier) -> bool:
+        return self.barrier is not None and barrier.checkpoint == self.barrier.checkpoint
+
     def _completes(self) -> bool:
         completes = self.phase is CutPhase.OPEN and self._live <= self._came
         if completes:
@@ -134,10 +165,13 @@ class TaskCut:
 
     def _over(self) -> None:
         self.phase, self.barrier = CutPhase.NONE, None
-        self._came = set()
+        self._came, self._is_sent = set(), False
 
     def validate(self) -> None:
         """Raises AssertionError if an invariant does not hold."""
         assert (self.barrier is None) == (self.phase is CutPhase.NONE), "a cut is that of a checkpoint"
         assert self.barrier is None or self.barrier.checkpoint == self._newest, "only the newest is under way"
+        assert self._is_sent or self.phase is not CutPhase.FORWARDED, "what is forwarded has gone out"
+        assert not self._is_sent or self.barrier is not None, "a barrier that has gone out is that of a cut"
+        assert not self._came or self.phase is not CutPhase.FORWARDED, "who brings a barrier to a driver asks it"
         assert self.phase is not CutPhase.OPEN or not self._live <= self._came, "an open cut waits for somebody"

@@ -5,8 +5,8 @@ Rules:
 1. ``TaskCut`` says when, and what a barrier means. Whoever asks for a cut is in a driver, so the cut is taken by the
    thread that leaves the last driver; nobody who hands messages in ever does it.
 2. Before a cut all orders that have come are performed, so what was sent within the task lies in its channels.
-3. The barrier goes out on all exchanges ahead of what was made and not sent, which is the driver's state. Then sinks
-   flush, and the drivers go on.
+3. The barrier goes out on all exchanges ahead of what was made and not sent, which is the driver's state; then all is
+   taken, sinks flush, and the drivers go on.
 4. A cut is told when all barriers have come, and all is written that sinks flushed. If it is given up before that, what
    they prepared is kept for the next one.
 5. A task barrier (of windows) that is being handled is not cut: the cut is taken when it is through.
@@ -18,6 +18,11 @@ Rules:
    its partitions counts as the barrier. It says which cut was its ``last``: the coordinator waits for the answer to
    that one, and for none to later ones. A driver does not finish before what its sinks flushed for a cut is known to
    be written, so every cut is told.
+9. The barrier goes out as soon as it is known that a cut follows the pieces that the drivers are at: on whichever
+   thread brings it, in their middle. From then on nothing is sent (``OutputGate``) until the cut, or until its
+   checkpoint is over. For that no driver may have finished, nor spill, and there may be no task barriers. What drivers
+   begin to spill is waited for in the pause then, and barriers by agreement, which the newer one gives up, are not
+   handled. Every driver is told, so all stop at the end of the longest piece.
 """
 
 from __future__ import annotations
@@ -33,15 +38,16 @@ import pyarrow as pa
 
 from ..core.elements import Barrier, Batch, Element
 from ..core.identity import Account, CheckpointId, Committable, EndedLanes, Tally, TaskId
-from ..exchange.channels import ChannelId, InputChannel, OutputChannel
+from ..exchange.channels import ChannelId, InputChannel, ResultPartition
 from ..exchange.flight import Flight, FlightWriter
 from ..scheduler.protocol import Query
+from . import orders
 from .checkpointing import DriverSnapshot
 from .driver import Driver, DriverPhase
 from .ledger import SnapshotLedger
 from .places import DriverPlace, TaskPlace, capture, in_flight, with_recorded
 from .statistics import CutStatistics
-from .task_cut import CutPhase, TaskCut
+from .task_cut import BarrierMeaning, CutPhase, TaskCut
 
 NAMED = 4
 """So many of the channels are named whose barriers have not come."""
@@ -113,23 +119,25 @@ def _first(channels: Collection[Hashable]) -> tuple[tuple[str, TaskId], ...]:
 
 
 class TaskCutting:
-    """See the module's rules. ``told``: takes what a cut is, and for how many seconds no driver ran; ``keep``: what
-    sinks prepared, told or not."""
+    """See the module's rules. ``outputs``: partitions to other tasks; ``told``: takes what a cut is, and for how many
+    seconds no driver ran; ``keep``: what sinks prepared, told or not; ``forwards``: there are no task barriers."""
 
     def __init__(
         self,
         drivers: Sequence[Driver],
-        outputs: Sequence[OutputChannel],
+        outputs: Sequence[ResultPartition],
         query: Query,
         told: Told,
         keep: Callable[[CheckpointId, list[Committable]], None],
         failed: Callable[[BaseException], None],
         clock: Callable[[], float],
         lanes: range,
+        *,
+        forwards: bool,
     ) -> None:
         self._drivers, self._outputs, self._query = drivers, outputs, query
         self._told, self._keep, self._failed, self._clock = told, keep, failed, clock
-        self._lanes = lanes
+        self._lanes, self._forwards = lanes, forwards
         self._places = {
             feed: (driver, number)
             for driver in drivers
@@ -138,7 +146,9 @@ class TaskCutting:
         }
         for channel in self._places:
             channel.watch = self
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        for driver in drivers if forwards else ():
+            driver.gate = self
         self._machine = TaskCut(channel.channel for channel in self._places)
         #: a pause was asked for and is not over
         self._pausing = False
@@ -152,7 +162,8 @@ class TaskCutting:
 
     def release(self) -> None:
         """Everything is closed. Of the task, which refers to this, nothing is kept."""
-        self._drivers, self._outputs, self._open = (), (), None
+        with self.lock:
+            self._drivers, self._outputs, self._open = (), (), None
         self._places = {}
         self._told = self._keep = self._failed = _nobody
 
@@ -160,13 +171,13 @@ class TaskCutting:
         """How far the newest cut has come. From any thread."""
         if not self._drivers:
             return None
-        with self._lock:
+        with self.lock:
             found, phase = self._open, self._machine.phase
             if phase is CutPhase.NONE and found is None:
                 missing = self._machine.live
                 return CutStatistics(self._machine.newest, phase, 0.0, _first(missing), len(missing))
             seconds = self._clock() - self._began
-            if phase is CutPhase.ASKED or found is None:
+            if phase is not CutPhase.OPEN or found is None:
                 late = tuple(driver.name for driver in self._drivers if driver.cut_waits is not None)
                 return CutStatistics(self._machine.newest, CutPhase.ASKED, seconds, late=late)
             missing, cuts = self._machine.waits_for, found.drivers.values()
@@ -174,29 +185,74 @@ class TaskCutting:
             checkpoint = found.barrier.checkpoint
             return CutStatistics(checkpoint, CutPhase.OPEN, seconds, _first(missing), len(missing), unwritten=unwritten)
 
+    # ------------------------------------------------------------------ barriers that go out
+
+    @property
+    def is_shut(self) -> bool:
+        """``OutputGate``."""
+        return self._machine.is_shut
+
+    def come(self, barrier: Barrier, *, is_order: bool = False) -> None:
+        """A barrier has come, of which its driver is told besides, or the order to cut. From any thread."""
+        goes_out = False
+        try:
+            with self.lock:
+                goes_out = self._is_sure and self._forward(barrier)
+        except BaseException as error:
+            self._failed(error)
+        for driver in self._drivers if goes_out or is_order else ():
+            driver.send(orders.CallBack(partial(self.order, barrier)))
+
+    @property
+    def _is_sure(self) -> bool:
+        """Whether a cut follows the pieces that drivers are at (rule 9). Under the lock."""
+        return self._forwards and (
+            self._machine.is_shut
+            or all(each.phase.state is not DriverPhase.FINISHED and each.spilling.idle for each in self._drivers)
+        )
+
+    def _forward(self, barrier: Barrier) -> bool:
+        """Let the barrier go out, unless it has, or means nothing. Under the lock."""
+        goes_out = self._machine.forward(barrier)
+        if goes_out:
+            if self._machine.phase is CutPhase.FORWARDED:
+                self._began = self._clock()
+            for output in self._outputs:
+                if not output.channels[0].closed:
+                    output.send(barrier)
+        return goes_out
+
     # ------------------------------------------------------------------ what comes, on threads of drivers
 
     def order(self, barrier: Barrier) -> None:
-        """The trigger."""
-        with self._lock:
-            found = self._machine.order(barrier)
+        """The trigger, or a barrier that has come to another driver."""
+        with self.lock:
+            found = self._asked(self._machine.order(barrier), barrier)
         if found.asks:
-            self._begin()
+            self._pause()
 
     def barrier_came(self, channel: InputChannel, barrier: Barrier) -> bool:
         """An unaligned barrier; whether what follows waits."""
-        with self._lock:
-            found = self._machine.arrive(channel.channel, barrier)
+        with self.lock:
+            found = self._asked(self._machine.arrive(channel.channel, barrier), barrier)
             done = self._heard(channel, found.completes) if found.records_no_more else None
         if found.asks:
-            self._begin()
+            self._pause()
         if done is not None:
             self._tell(done)
         return found.holds
 
+    def _asked(self, found: BarrierMeaning, barrier: Barrier) -> BarrierMeaning:
+        """A driver has heard of a barrier, which goes out now if it has not. Under the lock."""
+        if found.asks and not self._machine.is_shut:
+            self._began = self._clock()
+            if self._is_sure:
+                self._forward(barrier)
+        return found
+
     def partition_ended(self, channel: InputChannel) -> None:
         """Nothing follows."""
-        with self._lock:
+        with self.lock:
             done = self._heard(channel, self._machine.end(channel.channel))
         if done is not None:
             self._tell(done)
@@ -212,7 +268,7 @@ class TaskCutting:
 
     def abort(self, checkpoint: CheckpointId) -> None:
         """The coordinator gave the checkpoint up. From any thread."""
-        with self._lock:
+        with self.lock:
             self._machine.abort(checkpoint)
             if self._open is not None and self._open.barrier.checkpoint <= checkpoint:
                 self._open = None
@@ -239,12 +295,8 @@ class TaskCutting:
 
     # ------------------------------------------------------------------ the cut
 
-    def _begin(self) -> None:
-        self._began = self._clock()
-        self._pause()
-
     def _pause(self) -> None:
-        with self._lock:
+        with self.lock:
             if self._pausing:
                 return
             self._pausing = True
@@ -260,7 +312,7 @@ class TaskCutting:
         except BaseException as error:
             self._failed(error)
         finally:
-            with self._lock:
+            with self.lock:
                 self._pausing = False
             for driver in self._drivers:
                 driver.stops = False
@@ -272,7 +324,7 @@ class TaskCutting:
         while True:
             while sum(driver.take_orders() for driver in self._drivers):
                 """Orders of one driver may post others to another."""
-            with self._lock:
+            with self.lock:
                 barrier = self._machine.barrier if self._machine.phase is CutPhase.ASKED else None
             if barrier is None:
                 return
@@ -284,6 +336,8 @@ class TaskCutting:
                     channel.go_on_behind(waits)
             for driver in self._drivers:
                 driver.give_up(barrier.checkpoint)
+                if self._machine.is_shut:
+                    driver.continuations.leave_out_barriers()
             if late := self._late():
                 for driver in late:
                     driver.cut_waits = self.retry
@@ -293,13 +347,15 @@ class TaskCutting:
 
     def _pass_by(self, checkpoint: CheckpointId) -> None:
         """The task is about to say that it has finished, and nothing of it is in flight (rule 8)."""
-        with self._lock:
+        with self.lock:
             self._machine.abort(checkpoint)
         for channel in self._places:
             channel.go_on_behind(checkpoint)
 
     def _late(self) -> list[Driver]:
         """The drivers that the cut waits for (rules 5 and 7)."""
+        if self._machine.is_shut:
+            return []
         late = [driver for driver in self._drivers if not driver.may_be_cut]
         if not late and not self._waited_for_disk:
             late = [driver for driver in self._drivers if not driver.spilling.idle]
@@ -308,9 +364,13 @@ class TaskCutting:
 
     def _take(self, barrier: Barrier) -> None:
         checkpoint, writer = barrier.checkpoint, FlightWriter()
+        with self.lock:
+            if self._machine.barrier is not barrier:
+                return  # given up meanwhile
+            self._forward(barrier)
         cuts = {driver: self._of(driver, writer) for driver in self._drivers}
         found = _OpenCut(barrier, writer, cuts, self._began)
-        with self._lock:
+        with self.lock:
             if self._machine.barrier is not barrier:
                 return  # given up meanwhile
             if self._machine.take():
@@ -323,9 +383,6 @@ class TaskCutting:
                 else:
                     channel.recorded = None
                     cuts[driver].sent[number] = channel.sent_before(checkpoint)
-        for output in self._outputs:
-            if not output.closed:
-                output.send(barrier)
         found.pause = self._clock() - self._stopped_at
         for cut in cuts.values():
             cut.driver.chain.flush(checkpoint)
@@ -358,7 +415,7 @@ class TaskCutting:
         self._keep(checkpoint, cut.driver.chain.prepare(checkpoint))
         sinks = cut.ledger.outputs()
         cut.tables = cut.driver.chain.settle(checkpoint, cut.tables)
-        with self._lock:
+        with self.lock:
             cut.sinks = sinks
             done = self._if_ready(found)
         if done is not None:

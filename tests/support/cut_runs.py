@@ -1,8 +1,8 @@
 """A whole plan whose tasks are cut as a whole, at moments drawn from a seed: cut, crash, restored, to the end.
 
-There is no coordinator here: ``CutRuns`` triggers checkpoints, one at a time, gathers what the tasks say, commits, and
-builds everything anew from the newest complete checkpoint after a crash. Messages of a channel keep their order, all
-others overtake; a channel holds ``credit`` bytes.
+There is no coordinator here: ``CutRuns`` triggers checkpoints, one at a time, gives some of them up, gathers what the
+tasks say, commits, and builds everything anew from the newest complete checkpoint after a crash. Messages of a channel
+keep their order, all others overtake; a channel holds ``credit`` bytes.
 """
 
 from __future__ import annotations
@@ -122,6 +122,8 @@ class CutRuns:
         over = all(task.data_ended for task in self.tasks.values())
         if self._open is None and draw < (0.1 if over else self._cuts):
             self._trigger()
+        elif self._open is not None and draw > 1 - self._cuts / 4:
+            self._give_up(self._open)
         elif self._left and self.random.random() < self._crashes:
             self._left -= 1
             self._crash()
@@ -154,6 +156,11 @@ class CutRuns:
         self._number += 1
         self._open, self._acked = CheckpointId(1, self._number), {}
         self._order()
+
+    def _give_up(self, checkpoint: CheckpointId) -> None:
+        self._open = None
+        for task in self.tasks:
+            self.post(("orders", task), lambda task=task: self.tasks[task].abort(checkpoint))
 
     def _order(self) -> None:
         assert self._open is not None

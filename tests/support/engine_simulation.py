@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from msgspec.structs import replace as changed
@@ -26,14 +27,17 @@ from penstock.coordinator.model import events
 from penstock.coordinator.model.commands import Command, DeployTask
 from penstock.coordinator.model.events import Event, Failure
 from penstock.coordinator.model.settings import Settings
+from penstock.engine.core.elements import Element
 from penstock.engine.core.identity import TaskId
 from penstock.engine.plan import rounds
 from penstock.engine.plan.plan import JobPlan
+from penstock.engine.runtime.driver import Driver
 from penstock.engine.scheduler import serial
 from support.engine_simulation_flows import Disk
-from support.engine_simulation_processes import CoordinatorProcess, Process
+from support.engine_simulation_processes import CoordinatorProcess, Host, Process
 from support.engine_simulation_shapes import plan_of
 from support.engine_simulation_storage import Storage
+from support.packet_links import PacketLink
 from support.simulated_faults import SETTINGS as CLUSTER_SETTINGS
 
 TICK = 0.002
@@ -82,6 +86,26 @@ FAULTS, NO_FAULTS = Faults(), Faults(patience=0)
 OVER = ("finished", "failed", "cancelled", "superseded", "moved")
 
 
+@contextmanager
+def asked_in_the_middle(ask: Callable[[], None]) -> Iterator[None]:
+    """``ask`` is called in the middle of drivers' steps: between two calls of operators, before whatever is sent."""
+    expired, put_out = serial.SerialQuantum.expired, Driver._put_out
+
+    def asked(quantum: serial.SerialQuantum) -> bool:
+        ask()
+        return expired(quantum)
+
+    def put_out_later(driver: Driver, element: Element) -> bool:
+        ask()
+        return put_out(driver, element)
+
+    serial.SerialQuantum.expired, Driver._put_out = asked, put_out_later  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        serial.SerialQuantum.expired, Driver._put_out = expired, put_out  # type: ignore[method-assign]
+
+
 class EngineSimulation:
     """``run`` returns when the job is over, or raises AssertionError."""
 
@@ -110,6 +134,8 @@ class EngineSimulation:
         self._numbers = 0
         self._faults_left = faults.patience
         self._progress_at = 0.0
+        #: whose turn it is
+        self._at: Host | None = None
         self.finished = False
         #: The kinds of faults and outcomes that occurred.
         self.seen: set[str] = set()
@@ -147,10 +173,24 @@ class EngineSimulation:
                 self._deliver()
         elif awake:
             serial.CALLS_PER_TURN = self.random.choice((1, 1, 2, 16))
-            if self.random.choice(awake).turn(self.now):
-                self._progress_at = self.now
+            with asked_in_the_middle(self._arrive_in_the_middle):
+                if self._turn_of(self.random.choice(awake)):
+                    self._progress_at = self.now
         else:
             self._wait([host.wake_at for host in hosts if host.wake_at is not None])
+
+    def _turn_of(self, host: Host) -> bool:
+        self._at = host
+        return host.turn(self.now)
+
+    def _arrive_in_the_middle(self) -> None:
+        """Where a task is run by threads, what other tasks send comes while its drivers are in the middle of a step."""
+        links = [each for each in self._network if isinstance(each, PacketLink) and self._is_of_turn(each.task)]
+        if links and self.random.random() < 0.3:
+            self._deliver_of(self.random.choice(links))
+
+    def _is_of_turn(self, task: TaskId) -> bool:
+        return self.processes[task].host is self._at
 
     def _wait(self, times: list[float]) -> None:
         """Nothing is under way and nobody can work: only time can help."""
@@ -162,12 +202,14 @@ class EngineSimulation:
 
     def _deliver(self) -> None:
         if self._network:
-            queue = self.random.choice(list(self._network))
-            waiting = self._network[queue]
-            action = waiting.popleft()
-            if not waiting:
-                del self._network[queue]
-            action()
+            self._deliver_of(self.random.choice(list(self._network)))
+
+    def _deliver_of(self, queue: Hashable) -> None:
+        waiting = self._network[queue]
+        action = waiting.popleft()
+        if not waiting:
+            del self._network[queue]
+        action()
 
     def why(self) -> str:
         lines = [f"at step {self.steps}, time {self.now:.3f}, {len(self._network)} messages under way"]

@@ -17,9 +17,13 @@ from penstock.coordinator.model.commands import Command
 from penstock.coordinator.model.events import Event
 from penstock.coordinator.model.statistics import CheckpointStatistics
 from penstock.engine.core.identity import CheckpointId, TaskId
+from penstock.engine.flow.flow import Flow
+from penstock.engine.plan.plan import JobPlan
+from penstock.engine.planner.pipelines import plan_job
 from penstock.engine.scheduler import serial
 from support.engine_simulation import NO_FAULTS, SETTINGS, Sizes
 from support.engine_simulation_cuts import CutSimulation
+from support.engine_simulation_flows import JOB, LANES, DiskSink, numbers
 from support.engine_simulation_processes import Host
 from support.engine_simulation_runs import check
 from support.engine_simulation_shapes import SHAPES, WIDEST
@@ -38,10 +42,12 @@ WRITES = 3
 @dataclass(frozen=True)
 class Times:
     """Seconds at most. ``slow``: of a piece of a task that is slow; others take a millisecond. ``write``: of whatever a
-    disk is asked for."""
+    disk is asked for. ``steady``: all tasks are slow, the more the further they are down, and each piece takes its
+    time: all of them are busy, and have more to do than they can."""
 
     slow: float
     write: float
+    steady: bool = False
 
 
 class TimedSimulation(CutSimulation):
@@ -111,10 +117,19 @@ class TimedSimulation(CutSimulation):
         if host.turn(self.now):
             self._progress_at = self.now
         if _worked(host) != before:
-            slow = self._slow.setdefault(task, self.random.random() < 0.3)
-            seconds = self.random.uniform(0, self._times.slow if slow else 0.001)
+            seconds = self._seconds(task)
             self.pieces[task] = max(seconds, self.pieces.get(task, 0.0))
             self._busy[task] = self.now + seconds
+
+    def _seconds(self, task: TaskId) -> float:
+        if self._times.steady:
+            return self._times.slow * self._depth(task.vertex)
+        slow = self._slow.setdefault(task, self.random.random() < 0.3)
+        return self.random.uniform(0, self._times.slow if slow else 0.001)
+
+    def _depth(self, stage: str) -> int:
+        before = [each.source for each in self.plan.exchanges if each.target == stage]
+        return 1 + max(map(self._depth, before), default=0)
 
     # --- what must hold ------------------------------------------------------------------------------------------
 
@@ -129,21 +144,14 @@ class TimedSimulation(CutSimulation):
             assert took <= may, f"seed {self.seed}: checkpoint {one.checkpoint} took {took:.4f} s, not {may:.4f} s"
 
     def bound(self) -> float:
-        """Seconds that a checkpoint may take from its trigger on: a piece of each task on the way, another one until
-        the last barrier is seen, and one until it is seen that what sinks flushed is written."""
-        longest = max(self.pieces.values(), default=0.0)
-        return self._pieces_on_the_way() + 2 * longest + WRITES * self._times.write + ON_THE_WAY * MESSAGE
+        """Seconds that a checkpoint may take from its trigger on: one piece, and another one where it has to be seen
+        that what a sink flushed is written. A task's drivers share one thread here: each waits for all others."""
+        pieces = [seconds * self._turns(task) for task, seconds in self.pieces.items()]
+        return max(pieces, default=0.0) + WRITES * self._times.write + ON_THE_WAY * MESSAGE
 
-    def _pieces_on_the_way(self) -> float:
-        stages = {task.vertex: 0.0 for task in self.plan.tasks()}
-        for task, seconds in self.pieces.items():
-            stages[task.vertex] = max(stages[task.vertex], seconds)
-
-        def until(stage: str) -> float:
-            before = [each.source for each in self.plan.exchanges if each.target == stage]
-            return stages[stage] + max(map(until, before), default=0.0)
-
-        return max(map(until, stages))
+    def _turns(self, task: TaskId) -> int:
+        drivers = self.plan.stages[task.vertex].pipelines
+        return len(drivers) + any(operator.is_sink for each in drivers for operator in each.operators)
 
 
 def _worked(host: Host) -> tuple[int, ...]:
@@ -160,7 +168,36 @@ def simulate(seed: int, shape: int | None = None) -> TimedSimulation:
     shape = seed % len(SHAPES) if shape is None else shape
     sizes = Sizes(draw.choice((1, 1, 100, 10_000)), draw.choice((1, 3, 3, 100)))
     times = Times(draw.choice((0.001, 0.05, 0.3)), draw.choice((0.0, 0.005, 0.05)))
-    run = TimedSimulation(seed, shape, draw.randrange(1, WIDEST + 1), draw.choice((0.02, 0.06, 0.3)), times, sizes)
+    return _checked(seed, shape, draw.randrange(1, WIDEST + 1), draw.choice((0.02, 0.06, 0.3)), times, sizes)
+
+
+def _checked(seed: int, shape: int, parallelism: int, interval: float, times: Times, sizes: Sizes) -> TimedSimulation:
+    run = TimedSimulation(seed, shape, parallelism, interval, times, sizes)
     check(run.run(), shape)
+    run.check_times()
+    return run
+
+
+class ChainSimulation(TimedSimulation):
+    """Tasks in a row, each with one driver, all of them with more to do than they can: a barrier finds them busy."""
+
+    LENGTH = 6
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, 0, 1, 0.3, Times(0.02, 0.0, steady=True), Sizes(1_000, 1))
+
+    def _plan_for(self, parallelism: int) -> JobPlan:
+        flow = Flow(JOB, lanes=LANES)
+        rows = flow.from_tables(numbers(), name="numbers")
+        for number in range(self.LENGTH):
+            rows = rows.filter(f"x > {number}").forward()
+        flow.attach(DiskSink("rows", self.disk), rows, name="rows")
+        return plan_job(flow, parallelism)
+
+
+def simulate_chain(seed: int) -> TimedSimulation:
+    """One run, checked."""
+    run = ChainSimulation(seed)
+    run.run()
     run.check_times()
     return run

@@ -63,6 +63,49 @@ def test_barriers_of_a_checkpoint_that_was_given_up_mean_nothing():
     assert cut.order(barrier(4)).asks
 
 
+def test_a_barrier_goes_out_before_a_driver_hears_of_it_and_shuts_the_way_out_until_the_cut():
+    cut = TaskCut("ab")
+    assert cut.forward(barrier(1))
+    assert (cut.phase, cut.is_shut) == (CutPhase.FORWARDED, True)
+    assert not cut.forward(barrier(1)), "it goes out once"
+    first = cut.arrive("a", barrier(1))
+    assert (first.asks, first.holds, cut.phase, cut.is_shut) == (True, True, CutPhase.ASKED, True)
+    assert not cut.order(barrier(1)).asks, "another driver has asked"
+    cut.take()
+    assert not cut.is_shut
+    assert not cut.forward(barrier(1))
+    assert cut.arrive("b", barrier(1)).completes
+
+
+def test_a_barrier_that_could_not_go_out_at_first_does_later():
+    cut = TaskCut("ab")
+    assert cut.arrive("a", barrier(1)).asks
+    assert not cut.is_shut
+    assert cut.forward(barrier(1))
+    assert (cut.phase, cut.is_shut) == (CutPhase.ASKED, True)
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_the_way_out_opens_when_a_checkpoint_whose_barrier_has_gone_out_is_given_up(heard):
+    cut = TaskCut("ab")
+    cut.forward(barrier(1))
+    if heard:
+        cut.order(barrier(1))
+    assert cut.abort(CheckpointId(1, 1)) == CheckpointId(1, 1)
+    assert (cut.phase, cut.is_shut) == (CutPhase.NONE, False)
+    assert not cut.order(barrier(1)).asks
+    assert not cut.forward(barrier(1))
+
+
+def test_a_newer_barrier_goes_out_behind_one_that_no_driver_has_heard_of():
+    cut = TaskCut("ab")
+    cut.forward(barrier(1))
+    assert cut.forward(barrier(2))
+    assert cut.is_shut
+    assert not cut.order(barrier(1)).asks
+    assert cut.order(barrier(2)).asks
+
+
 def test_no_barrier_comes_twice():
     cut = TaskCut("ab")
     cut.arrive("a", barrier(1))
@@ -78,15 +121,26 @@ def test_every_checkpoint_that_is_not_given_up_is_cut_once_and_completed(seed):
     last = dict.fromkeys(channels, 0)
     taken: list[int] = []
     completed: list[int] = []
-    newest = 0
+    newest, sends = 0, 0
+    gone_out: dict[int, int] = {}
     for _ in range(60):
         cut.validate()
         draw = chance.random()
         live = [each for each in channels if each in over]
         before = cut.barrier
         done = False
-        if cut.phase is CutPhase.ASKED and draw < 0.3:
-            taken.append(before.checkpoint.number)
+        sends += not cut.is_shut
+        if draw > 0.9:
+            number = before.checkpoint.number if before is not None and draw > 0.95 else newest + 1
+            if cut.forward(barrier(number)):
+                assert number not in gone_out, "it goes out once"
+                gone_out[number], newest = sends, max(newest, number)
+        elif cut.phase is CutPhase.ASKED and draw < 0.3:
+            number = before.checkpoint.number
+            if cut.forward(before):
+                gone_out[number] = sends
+            assert gone_out[number] == sends, "nothing was sent between the barrier and the cut"
+            taken.append(number)
             done = cut.take()
         elif draw < 0.4:
             newest += 1

@@ -11,6 +11,7 @@ import pytest
 from penstock.engine.core.elements import Barrier
 from penstock.engine.core.identity import BarrierKind, CheckpointId
 from penstock.engine.runtime.driver import DriverPhase
+from penstock.engine.runtime.orders import CallBack
 from penstock.engine.runtime.statistics import CutStatistics
 from penstock.engine.runtime.task_cut import CutPhase
 from penstock.engine.runtime.task_cutting import TaskCutting
@@ -27,9 +28,19 @@ class Standing:
         self.phase = SimpleNamespace(state=DriverPhase.RUNNING)
         self.ports = SimpleNamespace(feeds=())
         self.name = "sort"
+        self.gate: TaskCutting | None = None
+        self.continuations = SimpleNamespace(leave_out_barriers=lambda: None)
+        self.told: list[Callable[[], object]] = []
+
+    def send(self, order: CallBack) -> None:
+        self.told.append(order.action)
 
     def take_orders(self) -> bool:
-        return False
+        """A driver that is between two pieces."""
+        told, self.told = self.told, []
+        for action in told:
+            action()
+        return bool(told)
 
     def give_up(self, checkpoint: CheckpointId) -> None: ...
 
@@ -60,16 +71,40 @@ class Query:
         self.resumes += 1
 
 
+class Output:
+    """A partition to another task, and the barriers that have gone out there."""
+
+    def __init__(self) -> None:
+        self.channels = [SimpleNamespace(closed=False)]
+        self.sent: list[int] = []
+
+    def send(self, barrier: Barrier) -> None:
+        self.sent.append(barrier.checkpoint.number)
+
+
 class Cutting(TaskCutting):
-    def __init__(self, *drivers: Standing) -> None:
+    def __init__(self, *drivers: Standing, forwards: bool = False) -> None:
         self.taken: list[int] = []
         self.query = Query()
-        super().__init__(drivers, (), self.query, None, None, self._raise, float, range(4))  # type: ignore[arg-type]
+        self.output = Output()
+        super().__init__(
+            drivers,  # type: ignore[arg-type]
+            [self.output],  # type: ignore[list-item]
+            self.query,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            self._raise,
+            float,
+            range(4),
+            forwards=forwards,
+        )
 
     def _raise(self, error: BaseException) -> None:
         raise error
 
     def _take(self, barrier: Barrier) -> None:
+        with self.lock:
+            self._forward(barrier)
         self.taken.append(barrier.checkpoint.number)
         self._machine.take()
 
@@ -115,6 +150,47 @@ def test_no_driver_begins_anything_between_the_order_and_the_cut() -> None:
     cutting.query.paused.set_result(None)
     assert cutting.taken == [1]
     assert not any(driver.stops for driver in drivers)
+
+
+def test_a_barrier_goes_out_while_drivers_are_at_pieces_and_whoever_ends_one_first_cuts() -> None:
+    one, other = Standing(), Standing()
+    cutting = Cutting(one, other, forwards=True)
+    cutting.come(barrier(1))
+    assert (cutting.output.sent, cutting.taken, cutting.is_shut) == ([1], [], True)
+    assert cutting.query.pauses == 0, "whoever brings messages stops nobody"
+    one.spilling.idle = False
+    other.take_orders()
+    assert (cutting.output.sent, cutting.taken, cutting.is_shut) == ([1], [1], False), "what is spilled is waited for"
+    one.take_orders()
+    assert cutting.taken == [1]
+
+
+@pytest.mark.parametrize("unsure", ["a driver spills", "a driver has finished", "task barriers"])
+def test_a_barrier_stays_if_it_is_not_sure_that_a_cut_follows(unsure: str) -> None:
+    one = Standing()
+    cutting = Cutting(one, forwards=unsure != "task barriers")
+    one.spilling.idle = unsure != "a driver spills"
+    if unsure == "a driver has finished":
+        one.phase.state = DriverPhase.FINISHED
+    cutting.come(barrier(1), is_order=True)
+    assert (cutting.output.sent, cutting.is_shut) == ([], False)
+    one.spilling.idle = True
+    one.take_orders()
+    expected = [] if unsure == "a driver has finished" else [1]
+    assert (cutting.output.sent, cutting.taken) == (expected, expected)
+
+
+def test_the_way_out_opens_when_the_checkpoint_is_given_up_before_the_cut() -> None:
+    one = Standing()
+    cutting = Cutting(one, forwards=True)
+    cutting.come(barrier(1))
+    cutting.abort(CheckpointId(1, 1))
+    assert not cutting.is_shut
+    one.take_orders()
+    assert (cutting.taken, cutting.query.pauses) == ([], 0)
+    cutting.come(barrier(2))
+    one.take_orders()
+    assert (cutting.output.sent, cutting.taken) == ([1, 2], [2])
 
 
 def test_how_far_a_cut_is_can_be_asked() -> None:
