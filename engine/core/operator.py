@@ -48,11 +48,11 @@ from .source import Condition
 LANE = "__lane"
 """Column of every state table: the order lane (int32) that a row belongs to."""
 
-OUTPUT_ROWS = 64 * 1024
+OUTPUT_ROWS = 128 * 1024
 """Rows of a batch that an operator makes of its own: large enough for kernels to pay, small enough for a core's cache,
 and the bound that keeps an exploding list or product from becoming one batch."""
 
-OUTPUT_BYTES = 8 * 1024 * 1024
+OUTPUT_BYTES = 16 * 1024 * 1024
 """Bytes of such a batch, whichever bound comes first; a single row may have more."""
 
 

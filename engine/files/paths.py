@@ -46,7 +46,7 @@ from .listing import NEW_FILES, Content, InputFile, reason_against
 from .object_files import files_of, object_files
 from .object_store import OTHER_SCHEMES, SCHEMES, OtherObjectError, StoredObject
 
-ROWS_PER_BATCH = 64 * 1024
+ROWS_PER_BATCH = 128 * 1024
 """At most this many rows in a batch that a source gives: large enough for the kernels, small enough for credits."""
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

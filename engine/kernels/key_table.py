@@ -26,7 +26,7 @@ from .native import Kernels, kernels_for
 from .pieces import Positions
 from .slots import Hashes, Numbered, NumberKeys, Slots
 
-PIECE_ROWS = 64 * 1024
+PIECE_ROWS = 128 * 1024
 """Rows that are numbered at once: so few that what is computed of them stays in the cache."""
 
 PLACES_PER_KEY = 8

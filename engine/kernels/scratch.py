@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-BLOCK_ROWS = 64 * 1024
+BLOCK_ROWS = 128 * 1024
 """Rows of a block, and numbers of a place: who asks for more gets memory of its own."""
 
 COMPARING = 0

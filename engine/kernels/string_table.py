@@ -17,7 +17,7 @@ from .pieces import Positions
 from .short_strings import layout
 from .slots import Slots
 
-_ROWS = 64 * 1024
+_ROWS = 128 * 1024
 """Rows that are added at once: each time there must be room for as many new strings."""
 
 

@@ -33,11 +33,11 @@ from ..core.elements import Batch
 from ..core.operator import LANE, OUTPUT_BYTES
 from ..kernels.row_bits import row_bits, row_bits_of_all, total_bits
 
-CHUNK_ROWS = 64 * 1024
+CHUNK_ROWS = 128 * 1024
 """Rows of a canonical chunk: large enough for vectorised kernels, small enough to stay in a core's cache. It has at
 most ``OUTPUT_BYTES`` bytes, or a single row."""
 
-EARLIER_ROUND_ROWS = 4 * CHUNK_ROWS
+EARLIER_ROUND_ROWS = 256 * 1024
 """Rows of a lane's round in every flow, before flows could say how many."""
 
 LANES_AT_ONCE = 2

@@ -13,6 +13,7 @@ import pytest
 from penstock.engine.core.errors import ConfigurationError, UserCodeError
 from penstock.engine.flow.flow import Flow
 from penstock.engine.local.plan_task import PlanTask
+from penstock.engine.plan.rounds import CHUNK_ROWS
 from penstock.engine.scheduler.pool import PoolScheduler
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -29,7 +30,7 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-def rows(count: int = 70_000) -> pa.Table:
+def rows(count: int = CHUNK_ROWS + 5_000) -> pa.Table:
     return pa.table([list(range(count)), [1] * count], schema=SCHEMA)
 
 
@@ -114,7 +115,7 @@ def test_statistics_outlive_the_end(ending, place):
         task = made(refuse if ending == "failed" else lambda batch: batch, place, pool)
         end(task, ending)
         operators = {each.operator: each for task in task.statistics() for each in task.operators}
-        assert operators["map-batches-1"].rows_in >= 65_536
+        assert operators["map-batches-1"].rows_in >= CHUNK_ROWS
         assert {each.state for task in task.statistics() for each in task.drivers} == {"released"}
         assert task.why() == []
 

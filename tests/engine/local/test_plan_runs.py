@@ -12,6 +12,7 @@ from penstock.engine.core.errors import ConfigurationError, PenstockError, UserC
 from penstock.engine.flow.flow import Flow, Stream
 from penstock.engine.local.plan_output import PlanOutput
 from penstock.engine.local.plan_task import PlanTask
+from penstock.engine.plan.rounds import CHUNK_ROWS
 from penstock.engine.scheduler.pool import PoolScheduler
 
 SCHEMA = pa.schema([("day", pa.int64())])
@@ -22,7 +23,7 @@ def days(*values: int) -> pa.Table:
 
 
 def long(day: int, batches: int) -> pa.Table:
-    return pa.table([np.repeat(day, (batches - 1) * 65_536 + 1)], schema=SCHEMA)
+    return pa.table([np.repeat(day, (batches - 1) * CHUNK_ROWS + 1)], schema=SCHEMA)
 
 
 def source(flow: Flow, name: str = "rows") -> Stream:
@@ -73,7 +74,7 @@ def test_window_that_nobody_reads_is_drained_and_its_future_done(degree):
 def test_split_sets_may_be_queued_ahead_and_are_read_in_their_order(degree):
     task = copied(degree)
     runs = [task.run({"rows": long(day, 3)}) for day in range(3)]
-    assert [rows_of(each) for each in runs] == [[day] * 131_073 for day in range(3)]
+    assert [rows_of(each) for each in runs] == [[day] * (2 * CHUNK_ROWS + 1) for day in range(3)]
     task.cancel()
 
 
@@ -82,7 +83,7 @@ def test_window_whose_reading_goes_on_after_a_later_one_has_begun_is_refused():
     first = task.run({"rows": long(1, 16)})
     next(first)
     later = task.run({"rows": long(2, 2)})
-    assert len(next(later)) == 65_536
+    assert len(next(later)) == CHUNK_ROWS
     with pytest.raises(ConfigurationError, match="one after the other"):
         next(first)
     assert rows_of(later) == [2], "the refused one has taken nothing"

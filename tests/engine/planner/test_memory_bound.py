@@ -113,14 +113,14 @@ def test_explain_prints_edges_processes_and_the_sum() -> None:
     plan = plan_job(shuffled(), 2)
     lines = shuffled().explain(2).splitlines()
     told = lines[lines.index("memory, at most") + 1 :]
-    assert told[0] == "  by_n: 66.0 MiB in flight: 4 channels, 16.0 MiB of credit and a batch of 520.0 KiB"
-    assert told[1] == "  all: 34.0 MiB in flight: 2 channels, 16.0 MiB of credit and a batch of 1.0 MiB"
-    assert told[3] == "  stage rows: each of 2 processes 33.0 MiB in flight, 2.5 MiB in hand"
-    assert told[4] == "    filter-1: 520.0 KiB that it makes at a time"
+    assert told[0] == "  by_n: 68.1 MiB in flight: 4 channels, 16.0 MiB of credit and a batch of 1.0 MiB"
+    assert told[1] == "  all: 36.1 MiB in flight: 2 channels, 16.0 MiB of credit and a batch of 2.0 MiB"
+    assert told[3] == "  stage rows: each of 2 processes 34.0 MiB in flight, 5.1 MiB in hand"
+    assert told[4] == "    filter-1: 1.0 MiB that it makes at a time"
     assert "1.5 GiB in operators (512.0 MiB before they spill)" in told[5]
     assert told[-3:] == [
         f"  in all: {size(memory_bound(plan).bytes or 0)}",
-        "  beside that, whatever it is: a row of more than 8.0 MiB, and",
+        "  beside that, whatever it is: a row of more than 16.0 MiB, and",
         "    found: what it keeps",
     ]
 

@@ -393,7 +393,7 @@ def test_batches_of_wide_rows_have_bounded_bytes(tmp_path: Path, shape: str, sca
 
 @pytest.mark.parametrize("width", [8, 800])
 def test_batches_of_narrow_rows_fill_chunks(tmp_path: Path, width: int) -> None:
-    rows = 200_000
+    rows = 3 * ROWS_PER_BATCH + 1_000
     text = f"{0:08}" * (width // 8)
     codes = pa.DictionaryArray.from_arrays(np.arange(rows, dtype=np.int32) % 2, pa.array([text, text[1:]]))
     parquet.write_table(pa.table({"x": codes, "n": np.arange(rows)}), tmp_path / "rows.parquet", store_schema=False)

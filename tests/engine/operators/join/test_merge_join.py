@@ -114,10 +114,10 @@ def test_a_group_over_several_batches_of_both_sides_gives_the_product(
 
 
 def test_a_huge_product_comes_in_pieces() -> None:
-    left, right = pa.table({"k": [1] * 300, "v": range(300)}), pa.table({"k": [1] * 700, "w": range(700)})
+    left, right = pa.table({"k": [1] * 600, "v": range(600)}), pa.table({"k": [1] * 700, "w": range(700)})
     outcome = run(MergeJoin(("k",)), {(0, 0): left}, {(0, 0): right}, size=1024)
-    assert [batch.records.num_rows for batch in outcome.batches] == [PIECE_ROWS] * 3 + [210_000 - 3 * PIECE_ROWS]
-    assert outcome.table.column("w").to_pylist() == list(range(700)) * 300
+    assert [batch.records.num_rows for batch in outcome.batches] == [PIECE_ROWS] * 3 + [420_000 - 3 * PIECE_ROWS]
+    assert outcome.table.column("w").to_pylist() == list(range(700)) * 600
 
 
 def test_a_large_unit_is_joined_as_it_comes_in_bounded_memory() -> None:
