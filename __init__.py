@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.actors import spark_bridge as spark
     from penstock.actors.claims.ownership import retire_output
     from penstock.actors.client.job import Job, Savepoint
-    from penstock.actors.job.launch import attach, list_jobs, run
+    from penstock.actors.job.launch import attach, list_jobs, run, warm
     from penstock.actors.job.runtime import Runtime
     from penstock.actors.protocol.settings import Checkpoints
     from penstock.engine.core import errors
@@ -89,6 +89,7 @@ __all__ = [
     "run",
     "run_local",
     "spark",
+    "warm",
     "when",
 ]
 
@@ -132,6 +133,7 @@ _HOMES = {
     "retire_output": "penstock.actors.claims.ownership",
     "run": "penstock.actors.job.launch",
     "run_local": "penstock.jobs.local_run",
+    "warm": "penstock.actors.job.launch",
     "when": "penstock.engine.expressions.fluent",
 }
 _CALLED_THERE = {

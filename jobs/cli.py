@@ -106,11 +106,17 @@ def jobs() -> None:
 
 
 @app.command(name="list")
-def list_running(address: _Address = None) -> None:
+def list_running(
+    address: _Address = None,
+    workers: Annotated[bool, typer.Option("--workers", help="The processes that wait for a job instead.")] = False,
+) -> None:
     """List the jobs that run on a cluster."""
     from . import running
 
-    _print(running.show_list(address), nothing="no job runs on this cluster")
+    if workers:
+        _print(running.show_workers(address), nothing="no process waits for a job on this cluster")
+    else:
+        _print(running.show_list(address), nothing="no job runs on this cluster")
 
 
 @app.command()

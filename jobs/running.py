@@ -5,10 +5,11 @@ The jobs run on a Ray cluster; which one is said by ``address``, by RAY_ADDRESS,
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 
-from ..actors.job.launch import attach, list_jobs
+from ..actors.job.launch import attach, list_jobs, list_workers
 from ..coordinator.model.statistics import CheckpointStatistics, JobStatus, Overview, PendingStatus
 from ..engine.plan.sizes import size
 
@@ -21,6 +22,13 @@ def show_list(address: str | None) -> Iterator[str]:
             yield f"{entry.name}: its coordinator does not answer now"
         else:
             yield f"{_headline(entry.status)}, {held}"
+
+
+def show_workers(address: str | None) -> Iterator[str]:
+    """One line for each process of the cluster that waits for a job."""
+    for each in list_workers(address=address):
+        where = f"process {each.pid} on {each.node}"
+        yield f"{where}: ready since {time.time() - each.since:.0f} s, {size(each.memory)}, for script {each.job}"
 
 
 def show_status(name: str, address: str | None) -> Iterator[str]:

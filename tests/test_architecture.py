@@ -112,10 +112,9 @@ ALONE = {
         actors.feed.reader.Reader.iter_jax_batches actors.feed.reader.Reader.iter_rows
         actors.feed.reader.Reader.rejoin
         coordinator.model.statistics.WindowReport.first_token engine.flow.flow.Flow.from_ray_dataset
-        engine.flow.flow.Flow.from_split_sets engine.flow.flow.Flow.read_ipc engine.flow.flow.Stream.hash_join
-        engine.flow.calling.Calling.flat_map engine.flow.calling.Calling.map_batches
-        engine.flow.flow.Stream.mark_distinct
-        engine.flow.flow.Stream.partition_by_range engine.flow.flow.Stream.partitioned_by engine.flow.flow.Stream.top_n
+        engine.flow.flow.Flow.from_split_sets engine.flow.flow.Flow.read_ipc
+        engine.flow.calling.Calling.flat_map
+        engine.flow.flow.Stream.partition_by_range engine.flow.flow.Stream.partitioned_by
         engine.expressions.fluent.Expression.dt engine.expressions.fluent.Expression.is_between
         engine.expressions.fluent.Expression.is_distinct_from engine.expressions.fluent.Expression.std
         engine.expressions.fluent.Expression.var
@@ -165,6 +164,8 @@ PROCESS_WIDE = {
     "memory of each thread": "engine.kernels.scratch._places",
     "memory that columns leave to the next ones": "engine.kernels.page_stream._spares",
     "what configs have said of themselves, once for each": "engine.core.traits._known",
+    "the script's processes that wait, for whatever job comes next, and such a process": """
+        actors.job.warming.SCRIPTS actors.job.warm_up.PREPARATION""",
     "the cores, which all tasks of the process share": "engine.scheduler.pool._SHARED",
     "waits for each other of plans that share nothing else": "engine.local.reading._lock engine.local.reading._waits",
 }

@@ -241,6 +241,7 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "attach": function(ps.attach, name="job"),
         "retire_output": function(ps.retire_output, log="state/world", output="out"),
         "list_jobs": function(ps.list_jobs),
+        "warm": function(ps.warm, processes=1),
         "replay": function(ps.replay, flow=fed(), step=0),
         "PlanTask": function(ps.PlanTask, stream=fed_stream()),
         "PlanTask.add_split": method(plan_task, "add_split", source="in", split=TABLE),

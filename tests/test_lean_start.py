@@ -61,11 +61,14 @@ def test_pages_are_small_before_pyarrow_is_loaded() -> None:
 
 
 def test_process_of_a_task_imports_nothing_of_the_coordinator_nor_of_feeds() -> None:
-    """Whoever waits for the successor of a dead process waits for its imports: these were a third of ours."""
+    """Whoever waits for the successor of a dead process waits for its imports: these were half of ours."""
     script = """
 import sys, penstock.actors.job.driver_actor
+import penstock.actors.job.coordinator_actor  # Ray loads it with the coordinator's handle
 heavy = ("coordinator.machine", "coordinator.checkpoint", "actors.hosting.coordinator_host", "actors.audit",
-         "actors.claims", "actors.feed", "jobs")
+         "actors.claims", "actors.feed", "actors.spark", "engine.feed.server", "engine.flow",
+         "engine.operators.aggregate", "engine.operators.join", "engine.operators.sequence", "engine.planner.pipelines",
+         "jobs")
 heavy = ("pyspark", "pandas", *(f"penstock.{name}" for name in heavy))
 print([name for name in sys.modules if name.startswith(heavy)])
 """

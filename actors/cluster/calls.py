@@ -31,6 +31,14 @@ def unsealed(data: bytes) -> Any:
     return cloudpickle.loads(data)
 
 
+def connection() -> tuple[str, str] | None:
+    """Which connection to a cluster this process has: the cluster's address, and Ray's id of this script there."""
+    if not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    return context.gcs_address, context.get_job_id()
+
+
 def when_done(ref: Any, done: Callable[[Any, BaseException | None], None]) -> None:
     """Call ``done(value, error)``, one of them None, from a thread of Ray's once the call behind ``ref`` has ended."""
 

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -49,7 +50,6 @@ from ...coordinator.model.events import (
 from ...engine.core.errors import PenstockError, as_penstock_error
 from ...engine.core.identity import Attempt, CheckpointId, TaskId
 from ...engine.exchange.channels import Frame, Upstream
-from ...engine.feed.server import FeedServer
 from ...engine.plan.plan import JobPlan
 from ...engine.runtime.checkpointing import TaskSnapshot
 from ...engine.runtime.key_meetings import KeyMeetings
@@ -82,6 +82,9 @@ from ..storage.snapshots import SnapshotFiles
 from ..transport.protocol import BrokenLink, Transport
 from .task_split_sets import TaskSplitSets
 from .waiting_chain import what_it_is_at
+
+if TYPE_CHECKING:
+    from ...engine.feed.server import FeedServer
 
 NO_ROWS_LEFT = Failure("a source has no rows up to the round of the checkpoint: it is about to end", retry=True)
 SLICE = 0.02

@@ -35,7 +35,6 @@ from ...engine.plan.split_places import places
 from ...engine.runtime.orders import AddSplitSet, DrainSources, EndSplitSets, SplitSetOrder
 from ...engine.runtime.statistics import OperatorWindow
 from ...engine.runtime.task import Task
-from ...engine.sources.fed import FileSplit, InlineSplit
 from ...engine.sources.reader import Stop
 from ..protocol.messages import UNKNOWN_TIME
 
@@ -90,6 +89,8 @@ class TaskSplitSets:
         return {place: self._split(ref, schema) for place, ref in zip(found, refs, strict=True)}
 
     def _split(self, ref: SplitRef, schema: pa.Schema) -> Split:
+        from ...engine.sources.fed import FileSplit, InlineSplit  # it knows every format of files
+
         if ref.path:
             path = ref.path if "://" in ref.path else os.path.join(self._folder, ref.path)
             return FileSplit(ref.id, path, ref.format, schema, ref.rows, ref.digest, ref.listing)

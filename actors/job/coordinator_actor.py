@@ -9,6 +9,8 @@ Rules:
 4. An error in the coordinator's core ends the process as a crash does. ``coordinator_deaths`` counts that, so that an
    error that comes again fails the job instead.
 5. The coordinator of a detached job ends its processes, and at last itself (``shutdown``).
+6. A task's process imports this module: Ray loads an actor's class with its handle. So what only the coordinator needs
+   is imported where it begins.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -31,15 +33,10 @@ from ...coordinator.model.events import Event
 from ...coordinator.model.manifest import Claimant
 from ...coordinator.model.settings import Settings
 from ...coordinator.model.statistics import JobStatus, Overview, WindowReport
-from ...coordinator.restore.stored_state import Snapshot
 from ...engine.core.errors import InternalError, PenstockError
 from ...engine.core.identity import TaskId
 from ...engine.core.shown import hides_credentials
-from ..claims.presence import this_claimant
-from ..client.backend import FinalStatistics
 from ..cluster.calls import unsealed
-from ..feed.discovery import FeedDiscovery, how_it_ended, run_of
-from ..hosting.coordinator_host import CoordinatorFiles, CoordinatorHost, coordinator_of
 from ..hosting.logs import JobLog, write_json_lines
 from ..hosting.measures import JobFigures, Sample
 from ..hosting.supervisor import DEFAULT_POISON, Supervisor, seconds_left
@@ -54,17 +51,18 @@ from ..protocol.messages import (
     WorkerSlot,
 )
 from ..protocol.translate import failure_of, peers_of
-from ..storage.log import Deaths
 from ..storage.snapshots import SnapshotFiles
-from ..storage.stores import open_store
 from ..transport.control_wire import Content
 from ..transport.conversation import Packet
 from ..transport.dialling import Secrets
-from .driver_calls import RayDriverCalls
 from .metrics import Reporter
 from .options import SharedPlan
 from .runtime import DEFAULT_REPORTING, Reporting
-from .shutdown import Shutdown
+from .warm_up import PREPARATION
+
+if TYPE_CHECKING:
+    from ...coordinator.restore.stored_state import Snapshot
+    from ..client.backend import FinalStatistics
 
 _log = logging.getLogger(__name__)
 
@@ -110,6 +108,13 @@ class CoordinatorActor:
     """See the module's rules. Made with :func:`coordinator_actor_class` and sealed :class:`CoordinatorOptions`."""
 
     def __init__(self, sealed_options: bytes) -> None:
+        from ..claims.presence import this_claimant
+        from ..hosting.coordinator_host import CoordinatorFiles, CoordinatorHost, coordinator_of
+        from ..storage.log import Deaths
+        from ..storage.stores import open_store
+        from .shutdown import Shutdown
+
+        PREPARATION.begin_work()
         options: CoordinatorOptions = unsealed(sealed_options)
         plan, drivers = options.plan.load(), options.drivers
         self._options, self._plan = options, plan
@@ -123,26 +128,12 @@ class CoordinatorActor:
         snapshots = SnapshotFiles(options.folder, plan.name)
         me = ray.get_runtime_context().current_actor
 
-        def supervise(post: Callable[[CoordinatorMessage], None]) -> Supervisor:
-            calls = self._calls = RayDriverCalls(drivers, partial(peers_of, plan), me, post, plan.uuid, options.secrets)
-            tasks = plan.tasks()
-            spares = [slot for slot in drivers if slot not in set(tasks)]
-            self._supervisor = Supervisor(
-                tasks,
-                calls,
-                spares,
-                options.period or 0.0,
-                options.poison,
-                math.inf if options.notice is None else options.notice,
-            )
-            return self._supervisor
-
         self._host = CoordinatorHost(
             core,
             partial(
                 CoordinatorFiles, plan, store, snapshots, take_over=options.take_over, refused=self._deaths.refusal()
             ),
-            supervise,
+            partial(self._supervise, me),
             options.validate,
             options.period,
             observer=JobLog(plan.name),
@@ -159,6 +150,18 @@ class CoordinatorActor:
         self._figures = JobFigures(plan.name)
         period = options.reporting.metrics
         self._reporter = None if period is None else Reporter(self._samples, period)
+
+    def _supervise(self, me: Address, post: Callable[[CoordinatorMessage], None]) -> Supervisor:
+        """Of the job's processes. ``me``: where they report to."""
+        from .driver_calls import RayDriverCalls
+
+        options, plan = self._options, self._plan
+        self._calls = RayDriverCalls(options.drivers, partial(peers_of, plan), me, post, plan.uuid, options.secrets)
+        tasks = plan.tasks()
+        spares = [slot for slot in options.drivers if slot not in set(tasks)]
+        notice = math.inf if options.notice is None else options.notice
+        self._supervisor = Supervisor(tasks, self._calls, spares, options.period or 0.0, options.poison, notice)
+        return self._supervisor
 
     def _samples(self) -> Iterable[Sample] | None:
         """What metrics tell of the job now; None if it cannot be told."""
@@ -181,6 +184,8 @@ class CoordinatorActor:
 
     def _status_changed(self, status: JobStatus) -> None:
         """Tell the ranks of feeds that the job is over."""
+        from ..feed.discovery import FeedDiscovery, how_it_ended, run_of
+
         if status.is_over and self._options.secrets is not None:
             run = run_of(self._options.secrets.token)
             FeedDiscovery(self._options.folder, self._plan.name, run).publish_end(how_it_ended(status, run))

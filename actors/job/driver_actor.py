@@ -69,6 +69,7 @@ from ..transport.streams import StreamTransport
 from .endpoint_resolver import EndpointResolver, Peer
 from .metrics import Reporter
 from .options import DriverOptions
+from .warm_up import PREPARATION
 
 ANSWER_SECONDS = 5.0
 """How long a question waits for a task that is busy in one step (in a user's function, say)."""
@@ -91,6 +92,7 @@ class DriverActor:
     """See the module's rules. Made with :func:`driver_actor_class` and sealed :class:`DriverOptions`."""
 
     def __init__(self, sealed_options: bytes) -> None:
+        PREPARATION.begin_work()
         options: DriverOptions = unsealed(sealed_options)
         self._options = options
         self._guard = SplitGuard()

@@ -27,12 +27,13 @@ from ..client.moving import Planned, start_in_shape
 from ..cluster.environment import ClusterInfo, check_cluster, connect, disconnect
 from ..cluster.fitting import check_spares
 from ..process.ending import print_interrupts_briefly
-from ..protocol.settings import Checkpoints
+from ..protocol.settings import Checkpoints, Duration, seconds
 from .runtime import DEFAULT_RUNTIME, Runtime
 
 if TYPE_CHECKING:
     from ..client.job import Job
     from .ray_backend import JobEntry
+    from .warm_up import Worker
 
 
 @checked(ConfigurationError)
@@ -132,6 +133,26 @@ def run(
 
 
 @checked(ConfigurationError)
+def warm(processes: int, *, wait: Duration | None = None, address: str | None = None, verbose: bool = False) -> int:
+    """Keep so many processes ready for this script's next jobs, and say how many are.
+
+    They are started at once, in the background, have imported all of Penstock when they are ready, and cost no
+    processor time while they wait. A job takes one for each of its tasks, one for its coordinator, and spares; then
+    others are started in their place. A job's process that dies is replaced by one of them, too. They belong to this
+    script, and end with it. ``wait``: return when that many are ready, or after so long. 0: those that
+    wait are ended. ``address``, ``verbose``: as for :func:`run`.
+    """
+    if processes < 0:
+        raise ConfigurationError(f"warm({processes}) is no number of processes", "give 0, 1, 2, …")
+    seconds_of_wait = 0.0 if wait is None else seconds(wait, "wait")
+    connect(address, verbose)
+    from .warming import SCRIPTS
+
+    SCRIPTS.keep(processes)
+    return SCRIPTS.wait(processes, seconds_of_wait)
+
+
+@checked(ConfigurationError)
 def attach(name: str, *, address: str | None = None, verbose: bool = False) -> Job:
     """A running job that another script has started, by its name; ``address``: of its cluster, by default the one that
     runs on this machine, or that RAY_ADDRESS names. Raises ConfigurationError if there is no such job."""
@@ -139,6 +160,14 @@ def attach(name: str, *, address: str | None = None, verbose: bool = False) -> J
     from .ray_backend import attach_job
 
     return attach_job(name)
+
+
+def list_workers(*, address: str | None = None, verbose: bool = False) -> list[Worker]:
+    """The processes on a cluster that wait for a job. ``address`` as in :func:`attach`."""
+    connect(address or "auto", verbose)
+    from .warming import idle_workers
+
+    return idle_workers()
 
 
 @checked(ConfigurationError)
@@ -166,11 +195,19 @@ def _start(
     cluster = connect(address, verbose)
     from .options import check_detachable
     from .starting import start_job
+    from .warming import SCRIPTS
 
     if detached:
         check_detachable(plan)
         _refuse_own_cluster(cluster)
-    return start_job(plan, place, runtime, snapshot, detached=detached, take_over=take_over)
+    try:
+        return start_job(plan, place, runtime, snapshot, detached=detached, take_over=take_over)
+    except BaseException:
+        SCRIPTS.settled()
+        raise
+    finally:
+        if runtime.warm is not None:
+            SCRIPTS.keep(runtime.warm)
 
 
 def _check_detached(place: Place | None, runtime: Runtime) -> None:

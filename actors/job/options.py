@@ -21,7 +21,6 @@ from ...engine.core.errors import ConfigurationError, TaskLostError
 from ...engine.core.shown import hides_credentials
 from ...engine.plan.plan import JobPlan
 from ..protocol.messages import Address, WorkerSlot
-from ..spark.leased_blocks import LeasedSplit
 from ..transport.tls import Certificate
 from .runtime import DEFAULT_RUNTIME, Runtime
 
@@ -63,6 +62,8 @@ def share_plan(plan: JobPlan, *, detached: bool) -> SharedPlan:
 
 def check_detachable(plan: JobPlan) -> None:
     """Refuse rule 3's flows. Raises ConfigurationError that names the source."""
+    from ..spark.leased_blocks import LeasedSplit
+
     for source in plan.sources.values():
         if any(isinstance(split, LeasedSplit) for split in source.splits):
             raise ConfigurationError(

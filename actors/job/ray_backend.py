@@ -27,7 +27,7 @@ from ...engine.core.identity import TaskId
 from ..claims.place import Place
 from ..client.backend import FinalStatistics, Ownership, cannot_be_asked
 from ..client.job import Job
-from ..cluster.calls import end_for_good, short_reason, when_done
+from ..cluster.calls import connection, end_for_good, short_reason, when_done
 from ..cluster.environment import NAMESPACE
 from ..feed.discovery import FeedDiscovery, run_of, shut_down
 from ..feed.tcp_link import TcpRoute
@@ -37,6 +37,7 @@ from ..protocol.messages import Address, Identity, JobDescriptor, Versioned, Wor
 from ..transport.dialling import Secrets
 from .driver_actor import COORDINATOR, coordinator_name
 from .shutdown import ask_tasks, end_actors
+from .warming import SCRIPTS
 
 ANSWER_SECONDS = 10.0
 """How long a coordinator may take to answer somebody who only looks around: it may be on its way back."""
@@ -44,14 +45,6 @@ REMEDY = (
     "its workers must have the modules of the functions in its flow: install them on every machine, or send them along "
     'with ray job submit --working-dir=., or ray.init(runtime_env={"working_dir": "."})'
 )
-
-
-def connection() -> tuple[str, str] | None:
-    """Which connection to a cluster this process has: the cluster's address, and Ray's id of this script there."""
-    if not ray.is_initialized():
-        return None
-    context = ray.get_runtime_context()
-    return context.gcs_address, context.get_job_id()
 
 
 class RayBackend:
@@ -203,6 +196,7 @@ class RayBackend:
             if self.ownership is Ownership.OWNER:
                 end_actors([self._address])
                 end_actors(self._actors.values())
+                SCRIPTS.settled()
             return True
         finally:
             if not self._folder_stays and self._notices is not None:

@@ -36,6 +36,9 @@ class Runtime:
     """A process that has not answered for so long is taken for hung and replaced. None: it is never asked."""
     spares: int = 0
     """Processes that are started beyond those needed: when one is lost, its task moves to a spare at once."""
+    warm: int | None = None
+    """How many processes are kept ready for the script's next job, from the start of this one on, as :func:`ps.warm`
+    does. None: as many as were. 0: none, and this job's own start cold."""
     lease: Duration = "2m"
     """A process that the coordinator has not asked for so long leaves by itself: it is cut off, or nobody's. Without a
     heartbeat there is no lease."""
@@ -67,6 +70,8 @@ class Runtime:
     def __post_init__(self) -> None:
         if self.spares < 0:
             raise ConfigurationError(f"spares={self.spares!r} is no number of processes", "give 0, 1, 2, …")
+        if self.warm is not None and self.warm < 0:
+            raise ConfigurationError(f"warm={self.warm!r} is no number of processes", "give 0, 1, 2, …")
         if self.poison_limit < 1:
             raise ConfigurationError(f"poison_limit={self.poison_limit!r} is no number of times", "give 1, 2, 3, …")
         for name in ("heartbeat", "lease", "reconnect", "preemption", "metrics"):

@@ -41,6 +41,7 @@ from .driver_actor import coordinator_name, driver_actor_class
 from .options import DriverOptions, share_plan
 from .ray_backend import RayBackend, watch_creation
 from .runtime import DEFAULT_RUNTIME, Runtime
+from .warming import warm_options
 
 _ANSWER_SECONDS = 10.0
 
@@ -115,19 +116,21 @@ def _start(
     token = secrets.token_bytes(32)
     certificate = make_certificate(plan.name) if runtime.tls else None
     slots = [*plan.tasks(), *(spare_slot(number) for number in range(runtime.spares))]
+    warm = warm_options(plan, slots, runtime, detached=detached)
     drivers: dict[WorkerSlot, Any] = {
-        slot: driver.options(scheduling_strategy=strategy, **life, **options_of(plan, slot)).remote(
+        slot: driver.options(
+            scheduling_strategy=strategy, **life, **options_of(plan, slot), **warm.get(slot, {})
+        ).remote(
             sealed(DriverOptions(slot, place.folder, shared, token, runtime, certificate, detached, place.local_copies))
         )
         for slot in slots
     }
-    validate = os.environ.get("PENSTOCK_VALIDATE") == "1"
     options = CoordinatorOptions(
         place.folder,
         place.settings,
         shared,
         drivers,
-        validate,
+        os.environ.get("PENSTOCK_VALIDATE") == "1",
         runtime.period,
         snapshot,
         detached,
@@ -140,7 +143,8 @@ def _start(
         Secrets(token, certificate),
         None if detached else this_claimant(),
     )
-    coordinator = coordinator_actor_class().options(name=coordinator_name(plan.name), namespace=NAMESPACE, **life)
+    known_as = {"name": coordinator_name(plan.name), "namespace": NAMESPACE}
+    coordinator = coordinator_actor_class().options(**known_as, **life, **warm.get(None, {}))
     try:
         actor = coordinator.remote(sealed(options))
     except ValueError as error:

@@ -48,6 +48,9 @@ from .source import Condition
 LANE = "__lane"
 """Column of every state table: the order lane (int32) that a row belongs to."""
 
+EVERYWHERE = -1
+"""The lane of state that belongs to all subtasks."""
+
 OUTPUT_ROWS = 128 * 1024
 """Rows of a batch that an operator makes of its own: large enough for kernels to pay, small enough for a core's cache,
 and the bound that keeps an exploding list or product from becoming one batch."""

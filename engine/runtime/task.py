@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -42,7 +42,6 @@ from ..core.source import Split
 from ..core.state_machine import StateMachine
 from ..exchange.channels import Frame, InputChannel, Upstream
 from ..exchange.flight import Flight
-from ..feed.server import FeedServer
 from ..files.object_store import store_waits
 from ..plan.plan import JobPlan
 from ..scheduler.protocol import DriverState, Handle, Places, QueryOpener, QueryStatistics, Wait
@@ -67,6 +66,9 @@ from .statistics import (
 )
 from .task_builder import TaskParts, Wiring, build_parts
 from .task_cutting import TaskCutting
+
+if TYPE_CHECKING:
+    from ..feed.server import FeedServer
 
 # ------------------------------------------------------------------ task listener
 #

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +20,7 @@ from ..core.channel_states import EndState
 from ..core.errors import PenstockError
 from ..core.identity import Attempt, TaskId
 from ..core.offering import offers
-from ..core.operator import LANE, OperatorContext, PickingOperator, run_at_once
+from ..core.operator import EVERYWHERE, LANE, OperatorContext, PickingOperator, run_at_once
 from ..core.source import Condition
 from ..core.traits import traits_of
 from ..core.user_code import is_users_object
@@ -29,10 +29,8 @@ from ..exchange.flight import Flight, FlightReader
 from ..exchange.input_gate import ArrivalInputGate, GateInput, InputGate, SpoolingInputGate, UnorderedInputGate
 from ..exchange.result_partition import result_partition_of
 from ..expressions.kernel_calls import columns_read
-from ..feed.server import FeedServer
 from ..integrity.lane_digests import LaneDigests
 from ..integrity.row_digests import RowDigest
-from ..operators.join.replicated_join import EVERYWHERE
 from ..operators.rowwise.filter import FilterCondition
 from ..plan.plan import (
     EarlyFilterPlan,
@@ -70,6 +68,9 @@ from .operator_chain import (
 from .part_sizes import PartSizes
 from .places import PLACES, DriverPlace, fitted, put_back
 from .restored import Restored
+
+if TYPE_CHECKING:
+    from ..feed.server import FeedServer
 
 
 class Wiring(Protocol):

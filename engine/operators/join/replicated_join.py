@@ -21,15 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...core.elements import Batch, Tag
-from ...core.operator import LANE, OperatorContext, Output, Stateless, Steps
+from ...core.operator import EVERYWHERE, LANE, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs
 from ...core.traits import Columns, Multiplicity, Traits, all_kept
 from ...plan.partitioning import PART, wire_schema
 from .hash_join import HashJoin, RunningHashJoin
 from .join_shape import RIGHT
-
-EVERYWHERE = -1
-"""The lane of state that belongs to all subtasks."""
 
 
 @dataclass(frozen=True)

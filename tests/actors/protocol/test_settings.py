@@ -101,6 +101,7 @@ def test_without_a_heartbeat_there_is_no_lease() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
+        ({"warm": -1}, "warm=-1 is no number of processes"),
         ({"spares": -1}, "spares=-1 is no number of processes"),
         ({"spares": 1.5}, "spares=1.5 does not fit"),
         ({"heartbeat": 0}, "heartbeat=0 is too short"),
