@@ -3,7 +3,7 @@
 Rules:
 
 1. Names mean what they mean in Ray Data, but for two: ``concurrency`` is how many calls may be under way in each
-   subtask, of which a stage has the job's ``parallelism``; a batch without ``batch_size`` is as large as it comes.
+   subtask, of which a stage has the job's ``parallelism``; a batch without ``batch_size`` has up to 65,536 rows.
 2. What asks for resources is in a stage of its own: whatever reads for it holds none. What follows it is in that stage
    up to the next exchange.
 3. Without a schema the function is called once, here and now, with the first rows; what it gives tells the types.

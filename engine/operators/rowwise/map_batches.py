@@ -11,8 +11,8 @@ Rules:
 3. It is called by one thread at a time, or by ``concurrency``, with the batches in order; what they become leaves in
    that order, whichever call is over first. Batches between the source and a function are cut at row positions, not by
    timing; still, a function whose result depends on how rows are cut into batches gives other results when a filter or
-   join before it changes the cuts. With ``batch_size`` each of them comes in parts of so many rows, of which the last
-   may have fewer: each is a call, whose rows leave before those of the next one.
+   join before it changes the cuts. Each of them comes in parts of ``batch_size`` rows (``CALL_ROWS``, if that is not
+   said), of which the last may have fewer: each is a call, whose rows leave before those of the next one.
 4. Calls of which several may be under way are made elsewhere. Where a checkpoint may come at any moment
    (``OperatorContext.elsewhere``) it does not wait for a call that takes long: that is made elsewhere, while the driver
    is free to be cut. What the calls were given counts as not taken then, and whoever goes on from the checkpoint makes
@@ -45,6 +45,9 @@ from ...expressions.evaluator import single_array
 from ...kernels.pieces import Bound, cut
 from .user_calls import Called, Callee, as_array, columns_of
 
+CALL_ROWS = 65_536
+"""Half of a source's batch: while a call lasts nobody sees a new row, and functions may be slow."""
+
 LONG_SECONDS = 0.1
 """A call that takes longer is made elsewhere: to hand it over and back takes a thousandth of that."""
 
@@ -52,8 +55,9 @@ LONG_SECONDS = 0.1
 @dataclass(frozen=True)
 class MapBatches:
     """Applies ``function`` (a callable, a class whose instances are callable, or one of these and how it is called);
-    ``schema`` is that of the result; ``batch_size``: the most rows that it is given at once (None: batches as they
-    come); ``concurrency``: how many calls may be under way at once, of which neither rows nor checkpoints depend."""
+    ``schema`` is that of the result; ``batch_size``: the most rows that it is given at once (None: batches as they come,
+    up to 65,536 rows); ``concurrency``: how many calls may be under way at once, of which neither rows nor checkpoints
+    depend."""
 
     function: Callable[..., Any] | Called
     schema: pa.Schema
@@ -131,7 +135,8 @@ class RunningMapBatches(Stateless):
         self._callee = callee
         self._name = config.describe()
         self._schema = plain_schema(config.schema)
-        self._rows_at_once = config.batch_size
+        self._rows_at_once = config.batch_size or CALL_ROWS
+        self._is_cut = config.batch_size is not None
         self._bound = bound
         self._plain = PlainNulls(self._schema)
         #: then a record batch of this schema is right without a look at its columns
@@ -140,7 +145,7 @@ class RunningMapBatches(Stateless):
 
     def process(self, port: int, batch: Batch, out: Output) -> Steps:
         """Call the function and emit what it gives, in pieces of the batch's round and lane."""
-        if self._rows_at_once is not None and batch.records.num_rows > self._rows_at_once:
+        if batch.records.num_rows > self._rows_at_once:
             return self._in_parts(batch, out)
         return self._emit(self._call(batch), batch.tag, out)
 
@@ -154,7 +159,7 @@ class RunningMapBatches(Stateless):
 
     def _part(self, batch: Batch, begin: int) -> Batch:
         """The rows of a batch for the call that begins there."""
-        rows = self._rows_at_once or batch.records.num_rows
+        rows = self._rows_at_once
         whole = begin == 0 and batch.records.num_rows <= rows
         return batch if whole else Batch(batch.records.slice(begin, rows), batch.tag)
 
@@ -174,7 +179,7 @@ class RunningMapBatches(Stateless):
     def _rows(self, batch: Batch) -> str:
         """For an error. Where a part of a batch begins is not known: what was left of it may come from a checkpoint."""
         tag, rows = batch.tag, batch.records.num_rows
-        which = f"rows 0..{rows - 1}" if self._rows_at_once is None else f"{rows:,} of the rows"
+        which = f"{rows:,} of the rows" if self._is_cut or rows == CALL_ROWS else f"rows 0..{rows - 1}"
         return f"{which} of round {tag.round}, lane {tag.lane}, batch {tag.sequence}"
 
     def _emit(self, found: Sequence[pa.RecordBatch], tag: Tag, out: Output) -> Steps:
