@@ -55,9 +55,9 @@ LONG_SECONDS = 0.1
 @dataclass(frozen=True)
 class MapBatches:
     """Applies ``function`` (a callable, a class whose instances are callable, or one of these and how it is called);
-    ``schema`` is that of the result; ``batch_size``: the most rows that it is given at once (None: batches as they come,
-    up to 65,536 rows); ``concurrency``: how many calls may be under way at once, of which neither rows nor checkpoints
-    depend."""
+    ``schema`` is that of the result; ``batch_size``: the most rows that it is given at once (None: batches as they
+    come, up to 65,536 rows); ``concurrency``: how many calls may be under way at once, of which neither rows nor
+    checkpoints depend."""
 
     function: Callable[..., Any] | Called
     schema: pa.Schema
