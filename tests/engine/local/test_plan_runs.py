@@ -12,6 +12,7 @@ from penstock.engine.core.errors import ConfigurationError, PenstockError, UserC
 from penstock.engine.flow.flow import Flow, Stream
 from penstock.engine.local.plan_output import PlanOutput
 from penstock.engine.local.plan_task import PlanTask
+from penstock.engine.operators.rowwise.map_batches import CALL_ROWS
 from penstock.engine.plan.rounds import CHUNK_ROWS
 from penstock.engine.scheduler.pool import PoolScheduler
 
@@ -83,10 +84,10 @@ def test_window_whose_reading_goes_on_after_a_later_one_has_begun_is_refused():
     first = task.run({"rows": long(1, 16)})
     next(first)
     later = task.run({"rows": long(2, 2)})
-    assert len(next(later)) == CHUNK_ROWS
+    assert len(next(later)) == CALL_ROWS
     with pytest.raises(ConfigurationError, match="one after the other"):
         next(first)
-    assert rows_of(later) == [2], "the refused one has taken nothing"
+    assert rows_of(later) == [2] * (CHUNK_ROWS + 1 - CALL_ROWS), "the refused one has taken nothing"
 
 
 @pytest.mark.parametrize("degree", [0, 2])
