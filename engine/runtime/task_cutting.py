@@ -49,6 +49,7 @@ from .places import DriverPlace, TaskPlace, capture, in_flight, with_recorded
 from .statistics import CutStatistics
 from .task_cut import BarrierMeaning, CutPhase, TaskCut
 
+_BEFORE_THE_CUT = frozenset({CutPhase.FORWARDED, CutPhase.ASKED})
 NAMED = 4
 """So many of the channels are named whose barriers have not come."""
 
@@ -177,7 +178,7 @@ class TaskCutting:
                 missing = self._machine.live
                 return CutStatistics(self._machine.newest, phase, 0.0, _first(missing), len(missing))
             seconds = self._clock() - self._began
-            if phase is not CutPhase.OPEN or found is None:
+            if phase in _BEFORE_THE_CUT or found is None:
                 late = tuple(driver.name for driver in self._drivers if driver.cut_waits is not None)
                 return CutStatistics(self._machine.newest, CutPhase.ASKED, seconds, late=late)
             missing, cuts = self._machine.waits_for, found.drivers.values()
@@ -230,6 +231,8 @@ class TaskCutting:
             found = self._asked(self._machine.order(barrier), barrier)
         if found.asks:
             self._pause()
+        elif self._machine.is_shut:
+            self.retry()  # the cut may wait for a driver that gets nowhere now
 
     def barrier_came(self, channel: InputChannel, barrier: Barrier) -> bool:
         """An unaligned barrier; whether what follows waits."""
@@ -334,11 +337,12 @@ class TaskCutting:
             for channel in self._places:
                 while (waits := channel.waits_at) is not None and waits < barrier.checkpoint:
                     channel.go_on_behind(waits)
+            is_shut = self._machine.is_shut  # asked once: it may go out at any time
             for driver in self._drivers:
                 driver.give_up(barrier.checkpoint)
-                if self._machine.is_shut:
+                if is_shut:
                     driver.continuations.leave_out_barriers()
-            if late := self._late():
+            if late := [] if is_shut else self._late():
                 for driver in late:
                     driver.cut_waits = self.retry
                 return
@@ -353,9 +357,7 @@ class TaskCutting:
             channel.go_on_behind(checkpoint)
 
     def _late(self) -> list[Driver]:
-        """The drivers that the cut waits for (rules 5 and 7)."""
-        if self._machine.is_shut:
-            return []
+        """The drivers that the cut waits for (rules 5 and 7), if the way out is not shut."""
         late = [driver for driver in self._drivers if not driver.may_be_cut]
         if not late and not self._waited_for_disk:
             late = [driver for driver in self._drivers if not driver.spilling.idle]

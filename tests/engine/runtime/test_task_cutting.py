@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from penstock.engine.core.elements import Barrier
 from penstock.engine.core.identity import BarrierKind, CheckpointId
+from penstock.engine.exchange.flight import FlightWriter
 from penstock.engine.runtime.driver import DriverPhase
 from penstock.engine.runtime.orders import CallBack
 from penstock.engine.runtime.statistics import CutStatistics
 from penstock.engine.runtime.task_cut import CutPhase
-from penstock.engine.runtime.task_cutting import TaskCutting
+from penstock.engine.runtime.task_cutting import TaskCutting, _OpenCut
 
 
 class Standing:
@@ -204,6 +206,54 @@ def test_how_far_a_cut_is_can_be_asked() -> None:
     one.go_on()
     assert cutting.statistics() == CutStatistics(CheckpointId(1, 1), CutPhase.NONE)
     assert Cutting().statistics() is None
+
+
+def test_a_cut_whose_sinks_write_is_taken() -> None:
+    one = Standing()
+    cutting = Cutting(one, forwards=True)
+    cutting.order(barrier(1))
+    written: Any = SimpleNamespace(driver=one, sinks=None)
+    cutting._open = _OpenCut(barrier(1), FlightWriter(), {written.driver: written}, 0.0)
+    assert cutting.statistics() == CutStatistics(CheckpointId(1, 1), CutPhase.OPEN, unwritten=("sort",))
+
+
+def test_a_barrier_that_goes_out_while_a_driver_is_late_is_followed_by_the_cut() -> None:
+    """The driver has to handle a barrier by agreement first, and never can once the way out is shut."""
+    one, other = Standing(), Standing()
+    cutting = Cutting(one, other, forwards=True)
+    one.may_be_cut = other.spilling.idle = False
+    cutting.order(barrier(1))
+    assert (cutting.output.sent, cutting.taken) == ([], [])
+    other.spilling.idle = True
+    cutting.come(barrier(1))  # on another channel
+    assert (cutting.output.sent, cutting.is_shut) == ([1], True)
+    other.take_orders()
+    assert (cutting.taken, cutting.is_shut) == ([1], False)
+
+
+def test_a_barrier_that_goes_out_while_a_cut_is_prepared_leaves_no_barrier_to_be_handled() -> None:
+    one, left_out = Standing(), list[bool]()
+    cutting = Cutting(one, forwards=True)
+    one.may_be_cut = one.spilling.idle = False
+
+    def leave_out() -> None:
+        left_out.append(True)
+        one.may_be_cut = True
+
+    def give_up(checkpoint: CheckpointId) -> None:
+        if not left_out:
+            one.spilling.idle = True
+
+    def late() -> list[Any]:
+        cutting.come(barrier(1))  # on a thread that brings messages
+        return TaskCutting._late(cutting)
+
+    one.continuations.leave_out_barriers, one.give_up = leave_out, give_up  # type: ignore[method-assign]
+    cutting._late = late  # type: ignore[method-assign]
+    cutting.order(barrier(1))
+    one.take_orders()
+    assert cutting.taken == [1]
+    assert left_out, "a barrier that waits to be handled cannot be captured"
 
 
 def test_task_of_which_a_driver_has_finished_passes_the_checkpoint_by() -> None:
