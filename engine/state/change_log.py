@@ -18,6 +18,8 @@ Rules:
 4. An operator may have several logs; its state is their rows, one behind the other.
 5. An operator that is restored from parts which hold its own state and nothing else goes on with them, if it finds that
    its rows have the numbers that they had.
+6. A log that a state does not name is over: files that no checkpoint names are deleted. So an operator that gives its
+   state whole, as few rows are, begins with another log when they are many again.
 """
 
 from __future__ import annotations

@@ -228,14 +228,20 @@ class RunningHashAggregate(Stateless):
         files since."""
         self._merge()
         if not self._groups.spilled:
-            return self.snapshot() if self._groups.held < FEW else self._changes_in_memory()
+            return self._changes_in_memory() if self._are_many() else self.snapshot()
         new = self._groups.newly_left()
         if new:
             self._left.add(StatePart(partial(self._states, new), sum(map(len, new))))
-        held = self._groups.groups if self._groups.held < FEW else self._changes_in_memory()
+        held = self._changes_in_memory() if self._are_many() else self._groups.groups
         if isinstance(held, Groups):
             held = as_changes(self._states([held]))
         return self._left.cut() if held is None else self._left.cut() + held
+
+    def _are_many(self) -> bool:
+        """Whether groups in memory are given in parts; if not, those that were go (``change_log``, rule 6)."""
+        many = self._groups.held >= FEW
+        self._logged = self._logged if many else None
+        return many
 
     def _changes_in_memory(self) -> Changes:
         table = self._groups.in_memory

@@ -31,6 +31,10 @@ class SeenKeys:
         #: the keys, in the order in which they were seen
         self._parts: list[pa.RecordBatch] = []
         self._key_bytes = 0
+        self.log_anew()
+
+    def log_anew(self) -> None:
+        """The next checkpoint gets all keys."""
         #: what was given to checkpoints, in so many of the parts
         self.log = ChangeLog(grows=True)
         self._logged = 0

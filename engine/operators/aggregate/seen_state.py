@@ -31,6 +31,8 @@ def seen_state(collections: Sequence[SeenKeys], held: HeldRows) -> pa.Table | No
 def seen_changes(collections: Sequence[SeenKeys], held: HeldRows) -> pa.Table | Changes | None:
     """The same; if many keys have been seen, those that are new by themselves."""
     if sum(len(seen.lanes) for seen in collections) < FEW:
+        for seen in collections:
+            seen.log_anew()  # ``change_log``, rule 6
         return seen_state(collections, held)
     found = Changes(())
     for number, seen in enumerate(collections):

@@ -251,6 +251,7 @@ class RunningHashJoin(Stateless):
         """The same; of many rows only those that have come since it was asked last, and of each lane one that is of no
         port and says ``next``."""
         if self._rows(LEFT) + self._rows(RIGHT) < FEW:
+            self._logs = [ChangeLog(grows=True), ChangeLog(grows=True)]  # ``change_log``, rule 6
             return self.snapshot()
         matched = int(np.count_nonzero(self._flags())) if self._notes_matches else 0
         if matched != self._logged_matched:
