@@ -237,11 +237,21 @@ def serve() -> None:
 
 
 def _answer(answers: IO[bytes], collate: Collate, arrays: dict[str, Any], place: SlicePlace) -> None:
+    made = None
     try:
-        parts = _parts((_drawn_alike(collate, arrays, place), None))
+        made = _drawn_alike(collate, arrays, place)
+        parts = _parts((made, None))
     except Exception as error:
-        parts = _parts((None, _portable(error)))
+        parts = _parts((None, _portable(error) if made is None else _stays(made, place, error)))
     _write(answers, parts)
+
+
+def _stays(made: Any, place: SlicePlace, error: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        f"what collate_fn gave for {place}, a {type(made).__name__}, cannot come back from another process: {error}",
+        "give what pickle takes: classes of a module that others can import, not of the script; "
+        "or take threads= instead of processes=",
+    )
 
 
 def _drawn_alike(collate: Collate, arrays: dict[str, Any], place: SlicePlace) -> Any:

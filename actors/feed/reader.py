@@ -325,8 +325,9 @@ class Reader:
         what the loop computes, for the stream that is current when it takes them. At most ``threads + 1`` are ahead.
 
         ``processes`` call ``collate_fn`` instead, as many as are given, until the reader is closed, and as many threads
-        at least hand it their arrays. The function is pickled. What it draws from the generators of Python, NumPy and
-        torch depends on the batch and the rank alone. A process that dies is a SetupError at its batch.
+        at least hand it their arrays. The function is pickled, and so is what it gives. What it draws from the
+        generators of Python, NumPy and torch depends on the batch and the rank alone. A process that dies is a
+        SetupError at its batch.
 
         An error of ``collate_fn`` has a note that names the batch and, after calls with parts of its rows, the row."""
         if prefetch_batches is not None and self._prefetcher is None:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Self
 import pyarrow as pa
 
 from ..core.arguments import Within, checked
-from ..core.errors import FlowError
+from ..core.errors import DataError, FlowError
 from ..core.operator import OperatorConfig
 from ..operators import MapBatches
 from ..operators.rowwise.map_batches import made
@@ -153,14 +153,26 @@ def told_schema(called: Called, first: pa.RecordBatch) -> pa.Schema:
         raise _unknown(called, f"it raised {type(error).__name__} with the first rows: {error}") from error
     finally:
         callee.close()
-    schema = next(filter(None, map(_schema_of, results)), None)
+    try:
+        schema = next(filter(None, map(_schema_of, results)), None)
+    except DataError as error:
+        raise _unknown(called, error.message) from error
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise _unknown(called, f"the first rows become values that are no column: {error}") from error
     if schema is None:
         kinds = ", ".join(type(each).__name__ for each in results) or "nothing"
         raise _unknown(called, f"the first rows become {kinds}")
     for field in schema:
-        if pa.types.is_null(field.type):
+        if _is_open(field.type):
             raise _unknown(called, f"column {field.name!r} has no value in what the first rows become")
     return schema
+
+
+def _is_open(kind: pa.DataType) -> bool:
+    """Whether values are missing that would tell the type, or a part of it."""
+    if pa.types.is_nested(kind):
+        return any(_is_open(kind.field(number).type) for number in range(kind.num_fields))
+    return bool(pa.types.is_null(kind))
 
 
 def _schema_of(result: Any) -> pa.Schema | None:

@@ -947,7 +947,9 @@ class GroupedStream:
         given = tuple(fn_args), dict(fn_kwargs or {}), tuple(fn_constructor_args), dict(fn_constructor_kwargs or {})
         called = Called(function, batch_format, *given, each="group", columns=names)
         called.check()
-        lists = tuple(Aggregate(f"__{name}", name, "collect_list") for name in names)
+        marks = ("_" * length for length in count(2))
+        before = next(mark for mark in marks if not {mark + name for name in names} & {*self._by})
+        lists = tuple(Aggregate(before + name, name, "collect_list") for name in names)
         config = HashAggregate(tuple(self._by), lists, ignore_null_keys=self._ignore_null_keys)
         check_exchange("map_groups", self._exchange, self._by)
         if schema is None:

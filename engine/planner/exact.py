@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import hashlib
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,9 @@ from ..core.traits import Traits
 from ..expressions.kernel_calls import exactly
 
 _PLAIN = (str, bytes, int, float, bool, type(None), Decimal, datetime.date, datetime.time, datetime.timedelta)
+
+_LARGE = 1 << 16
+"""Bytes of an array that is not spelt out: weights that a function is given."""
 
 
 def exact_text(config: object) -> str:
@@ -70,6 +74,8 @@ def _exact(value: object, inside: tuple[object, ...] = ()) -> str:
     if isinstance(value, (np.generic, complex, range, re.Pattern, PurePath, UUID)):
         return f"{type(value).__name__} {value!r}"
     if isinstance(value, np.ndarray):
+        if value.nbytes > _LARGE and not value.dtype.hasobject:
+            return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
         return f"{value.dtype} {value.shape} {_exact(value.tolist(), inside)}"
     if isinstance(value, pa.Scalar):
         return f"{value.type} {value.as_py()!r}"

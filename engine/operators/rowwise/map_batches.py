@@ -145,6 +145,8 @@ class RunningMapBatches(Stateless):
 
     def process(self, port: int, batch: Batch, out: Output) -> Steps:
         """Call the function and emit what it gives, in pieces of the batch's round and lane."""
+        if not batch.records.num_rows:
+            return None
         if batch.records.num_rows > self._rows_at_once:
             return self._in_parts(batch, out)
         return self._emit(self._call(batch), batch.tag, out)
@@ -299,6 +301,8 @@ class AsynchronousMapBatches(RunningMapBatches):
         """Make calls; ``poll`` emits what comes of them elsewhere, and makes the next ones."""
         if not self.accepts(port):
             raise InternalError(f"map batches: a batch came while {self.waits_for} was under way")
+        if not batch.records.num_rows:
+            return None
         self._taken.append(_BatchTaken(batch))
         return self._go_on(out)
 

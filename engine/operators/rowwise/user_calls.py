@@ -19,6 +19,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -88,8 +89,23 @@ class Called:
         if not isinstance(self.function, type):
             return Callee(self, [self.function] * at_once)
         count = 1 if _is_asynchronous(self.function.__call__) else at_once
-        made = [self.function(*self.constructor_args, **self.constructor_kwargs) for _ in range(count)]
+        made: list[Any] = []
+        try:
+            for _ in range(count):
+                made.append(self.function(*self.constructor_args, **self.constructor_kwargs))
+        except BaseException:
+            with suppress(Exception):  # the first error is told
+                close_all(made)
+            raise
         return Callee(self, made * (at_once // count), made)
+
+
+def close_all(made: Sequence[Any]) -> None:
+    """Close what has a method ``close``, whatever others raise, and raise that."""
+    with ExitStack() as stack:
+        for each in reversed(made):
+            if callable(close := getattr(each, "close", None)):
+                stack.callback(close)
 
 
 class Callee:
@@ -119,9 +135,7 @@ class Callee:
     def close(self) -> None:
         """Close what was built here, and the event loop."""
         try:
-            for each in self._own:
-                if callable(close := getattr(each, "close", None)):
-                    close()
+            close_all(self._own)
         finally:
             self._loop.close()
 
@@ -201,9 +215,29 @@ def _library(name: str) -> Any:
         raise ConfigurationError(f"{name} is not installed", f"pip install {name}, or leave it out") from error
 
 
+def _arrays(records: pa.RecordBatch) -> dict[str, Any]:
+    try:
+        return to_numpy(records)
+    except DataError as error:  # which may name what feeds alone can be told
+        remedy = 'fill its nulls (fill_null), leave it out (drop), or take batch_format="arrow" or "pandas"'
+        raise DataError(error.message, remedy) from error
+
+
+def _frame(records: pa.RecordBatch) -> Any:
+    """Whole numbers with nulls are floats in a frame, of which those beyond 2**53 would be others."""
+    for name, column in zip(records.schema.names, records.columns, strict=True):
+        if column.null_count and pa.types.is_integer(column.type) and column.type.bit_width == 64:
+            try:
+                column.cast(pa.float64())
+            except pa.ArrowInvalid as error:
+                message = f"column {name!r} is {column.type} with nulls, and no float of pandas: {error}"
+                raise DataError(message, 'fill its nulls (fill_null), or take batch_format="arrow"') from error
+    return records.to_pandas()
+
+
 def _tensors(records: pa.RecordBatch) -> dict[str, Any]:
     torch = _library("torch")
-    found = to_numpy(records)
+    found = _arrays(records)
     for name, array in found.items():
         check_numeric(name, array, 'take batch_format="numpy"')
     return {name: torch.as_tensor(each if each.flags.writeable else each.copy()) for name, each in found.items()}
@@ -212,8 +246,8 @@ def _tensors(records: pa.RecordBatch) -> dict[str, Any]:
 _FORMS: dict[BatchFormat, Callable[[pa.RecordBatch], Any]] = {
     "arrow": lambda records: records,
     "pyarrow": lambda records: records,
-    "numpy": to_numpy,
-    "pandas": lambda records: records.to_pandas(),
+    "numpy": _arrays,
+    "pandas": _frame,
     "torch": _tensors,
 }
 
@@ -226,6 +260,8 @@ def columns_of(result: object) -> dict[str, Any] | None:
     if isinstance(result, pa.RecordBatch | pa.Table):
         return dict(zip(result.schema.names, result.columns, strict=True))
     if isinstance(result, Mapping):
+        if (strange := next((name for name in result if not isinstance(name, str)), None)) is not None:
+            raise DataError(f"a column is called {strange!r}, which is no text", "give texts as names")
         return {name: _plain_values(each) for name, each in result.items()}
     if isinstance(result, list) and result and all(isinstance(each, Mapping) for each in result):
         return _columns_of_rows(result)

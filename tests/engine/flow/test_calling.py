@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.engine.core.errors import FlowError, UserCodeError
+from penstock.engine.core.errors import DataError, FlowError, UserCodeError
 from penstock.engine.planner.pipelines import plan_job
 
 ROWS = pa.table({"k": ["a", "b", None, "a"] * 50, "x": list(range(200))})
@@ -177,3 +177,44 @@ def test_what_asks_for_resources_is_a_stage_of_its_own() -> None:
     asked = {name: str(stage.resources) for name, stage in plan.stages.items()}
     assert asked == {"rows": "nothing", "forward-1": "1 GPU, 1.0 GiB memory"}
     assert plan.stages["forward-1"].resources.memory == 2**30
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"x": 5}, "no column: 'int' object"),
+        ({"x": [object()]}, "no column: Could not convert"),
+        ({"x": [np.ones((2, 2)), np.ones((3, 2))]}, "no column: all input arrays"),
+        ({0: [1]}, "a column is called 0"),
+        ({"x": [[], []]}, "column 'x' has no value"),
+        ({"x": [{"a": None}]}, "column 'x' has no value"),
+    ],
+)
+def test_what_tells_no_types_is_an_error_that_asks_for_the_schema(given: dict[Any, Any], why: str) -> None:
+    with pytest.raises(FlowError, match=why) as told:
+        stream().map_batches(lambda _: given)
+    assert told.value.remedy == "say it: schema=pa.schema({...})"
+
+
+def test_whole_numbers_with_nulls_are_refused_where_a_frame_would_change_them() -> None:
+    rows = pa.table({"x": pa.array([2**53, None, 1])})
+    assert stream(rows, 1).map_batches(lambda frame: frame, BATCH, batch_format="pandas").to_arrow() == rows
+    rows = pa.table({"x": pa.array([2**53 + 1, None, 1])})
+    with pytest.raises(DataError, match=r"column 'x' is int64 with nulls"):
+        stream(rows, 1).map_batches(lambda frame: frame, BATCH, batch_format="pandas").to_arrow()
+
+
+@pytest.mark.parametrize("batch_format", ["numpy", "torch"])
+def test_the_remedy_for_nulls_is_one_that_functions_have(batch_format: Any) -> None:
+    if batch_format == "torch":
+        pytest.importorskip("torch")
+    rows = pa.table({"x": pa.array([2, None, 1])})
+    with pytest.raises(DataError) as told:
+        stream(rows, 1).map_batches(lambda arrays: arrays, BATCH, batch_format=batch_format).to_arrow()
+    assert "nulls=" not in (told.value.remedy or "")
+    assert "fill_null" in (told.value.remedy or "")
+
+
+def test_groups_of_columns_that_are_called_as_others_would_be() -> None:
+    rows = pa.table({"__a": [1, 1, 2], "a": [3, 4, 5]})
+    assert stream(rows, 1).group_by("__a").map_groups(lambda records: records).to_arrow() == rows

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import DataError, FlowError, UserCodeError
-from penstock.engine.core.operator import exhaust
+from penstock.engine.core.operator import OperatorContext, exhaust
 from penstock.engine.kernels.pieces import PIECE_ROWS
 from penstock.engine.operators import MapBatches
 from penstock.engine.operators.rowwise import map_batches
 from penstock.engine.operators.rowwise.map_batches import AsynchronousMapBatches
+from penstock.engine.operators.rowwise.user_calls import Called
 from penstock.engine.planner.exact import exact_text
 from support.asynchronous_driver import HeldBackground, batches_of, drive, polled
 from support.operator_harness import SIZES, Collected, context, run
@@ -291,6 +293,61 @@ def test_several_calls_are_under_way_and_leave_in_the_order_of_the_rows() -> Non
     assert running.waits_for == ""
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_batch_without_rows_is_no_call(count: int) -> None:
+    background, output = HeldBackground(), Collected(SCHEMA)
+    running = at_once(count, background)
+    exhaust(running.process(0, a_batch(0), output))
+    assert running.accepts(0)
+    assert not background.waiting
+    in_place = MapBatches(unreachable, SCHEMA).build(context(), [ROWS.schema], None)
+    exhaust(in_place.process(0, a_batch(0), output))
+    assert output.batches == []
+
+
+def unreachable(_: pa.RecordBatch) -> None:
+    raise AssertionError("there is nothing to be called with")
+
+
+class Opened:
+    """Counts the open ones; ``refused``: that cannot be built or closed."""
+
+    opened: ClassVar[list[int]] = []
+
+    def __init__(self, refused: int, closes: bool = True) -> None:
+        self.number, self.fails_in_close = len(self.opened), not closes
+        if closes and self.number == refused:
+            raise OSError("no memory")
+        self.opened.append(self.number)
+        self.refused = refused
+
+    def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        return records
+
+    def close(self) -> None:
+        self.opened.remove(self.number)
+        if self.fails_in_close and self.number == self.refused:
+            raise OSError("no answer")
+
+
+def test_what_is_built_is_closed_whatever_becomes_of_the_others() -> None:
+    Opened.opened.clear()
+    with pytest.raises(UserCodeError, match="no memory"):
+        MapBatches(Called(Opened, constructor_args=(2,)), SCHEMA, 2, 3).build(elsewhere(), [ROWS.schema], None)
+    assert Opened.opened == []
+    running = MapBatches(Called(Opened, constructor_args=(0, False)), SCHEMA, 2, 3).build(
+        elsewhere(), [ROWS.schema], None
+    )
+    assert Opened.opened == [0, 1, 2]
+    with pytest.raises(UserCodeError, match="no answer"):
+        running.close()
+    assert Opened.opened == []
+
+
+def elsewhere() -> OperatorContext:
+    return replace(context(), elsewhere=HeldBackground())
+
+
 def test_another_batch_comes_while_a_call_more_may_be_made() -> None:
     background, output = HeldBackground(), Collected(SCHEMA)
     running = at_once(3, background)
@@ -332,6 +389,16 @@ def test_order_is_that_of_the_rows_whichever_call_comes_back_first(seed: int) ->
     driven = drive(MapBatches(as_batch, SCHEMA, 2, concurrency=4), rounds, ROWS.schema, seed=seed)
     assert numbers(driven.batches) == [2 * value for value in range(40)] * 3
     assert driven.most_waiting == 4
+
+
+def test_weights_are_not_spelt_out_in_a_fingerprint() -> None:
+    texts = [
+        exact_text(MapBatches(Called(as_batch, args=(weights,)), SCHEMA))
+        for weights in (np.zeros(20_000), np.zeros(20_000), np.ones(20_000), np.zeros((200, 100)))
+    ]
+    assert texts[0] == texts[1]
+    assert len(set(texts)) == 3
+    assert max(map(len, texts)) < 1_000
 
 
 def test_no_fingerprint_depends_on_the_calls_at_once() -> None:
