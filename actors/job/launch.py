@@ -148,8 +148,7 @@ def warm(processes: int, *, wait: Duration | None = None, address: str | None = 
     connect(address, verbose)
     from .warming import SCRIPTS
 
-    SCRIPTS.keep(processes)
-    return SCRIPTS.wait(processes, seconds_of_wait)
+    return SCRIPTS.wait(SCRIPTS.keep(processes), seconds_of_wait)
 
 
 @checked(ConfigurationError)

@@ -13,6 +13,7 @@ Rules:
 3. What a job does not get from the pool starts cold, beside the rest. Nothing waits for the pool, and nothing that
    fails here fails a job: it is logged.
 4. The pool's thread lives only while something is missing.
+5. A script whose runtime environment has a hook of its own has no pool: Ray calls one hook, and ours would replace it.
 """
 
 from __future__ import annotations
@@ -60,14 +61,18 @@ class Warming:
         #: ends the thread with the script, before Ray's end
         self._at_exit: AtExit | None = None
 
-    def keep(self, processes: int) -> None:
-        """From now on so many wait. The connection is there."""
+    def keep(self, processes: int) -> int:
+        """From now on so many wait. The connection is there. How many they are to be (rule 5)."""
+        if processes and HOOK in _environment_of_script().get("env_vars", {}):
+            _log.warning("no process is started in advance: it would not call the script's worker_process_setup_hook")
+            processes = 0
         with self._lock:
             self._follow()
             self._pool.want(processes)
             if self._at_exit is None:
                 self._at_exit = AtExit(self._leave, _CALL_SECONDS)
             self._wake()
+        return processes
 
     def wait(self, processes: int, seconds: float) -> int:
         """Wait until so many are ready, or for ``seconds``. How many are."""
@@ -204,6 +209,11 @@ def _environment() -> dict[str, Any]:
     return {"env_vars": {HOOK: f"{be_ready.__module__}.{be_ready.__name__}"}}
 
 
+def _environment_of_script() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ray.get_runtime_context().get_runtime_env_string() or "{}")
+    return found
+
+
 def start_processes(count: int) -> None:
     """Have Ray start processes for this script, in turn on all nodes. Returns before they are there; Ray may start
     fewer."""
@@ -237,7 +247,7 @@ def _environment_of_actors() -> Any:
     from ray._private.utils import get_runtime_env_info
     from ray.runtime_env import RuntimeEnv
 
-    whole = json.loads(ray.get_runtime_context().get_runtime_env_string() or "{}")
+    whole = _environment_of_script()
     mine = _environment()
     if not whole:
         return get_runtime_env_info(RuntimeEnv(**mine))

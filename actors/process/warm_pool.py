@@ -14,7 +14,8 @@ Rules:
    nothing is asked for any more until somebody wants something: there is a reason, and trying for ever would cost what
    the pool is to save.
 4. What is too many is ended: those that wait when somebody wants fewer, and those that come after all though they were
-   given up.
+   given up. ``TRIES`` times in which none goes, and they are left alone: they do not wait, but work for somebody whom
+   nobody here knows, and processes that others take in vain cost more than they.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class WarmPool:
         self._quiet_until = float("-inf")
         #: orders in a row that nothing came of
         self._vain = 0
+        #: ends in a row by which none has gone
+        self._vain_ends = 0
 
     @property
     def ready(self) -> int:
@@ -56,7 +59,7 @@ class WarmPool:
 
     def want(self, processes: int) -> None:
         """From now on so many are to be ready. 0: none."""
-        self._wanted, self._vain = processes, 0
+        self._wanted, self._vain, self._vain_ends = processes, 0, 0
 
     def looked(self, names: frozenset[str]) -> None:
         """The register holds these."""
@@ -66,6 +69,8 @@ class WarmPool:
         if come:
             self._vain = 0
             del self._asked[:come]
+        if gone:
+            self._vain_ends = 0
 
     def take(self, processes: int, now: float) -> int:
         """A job starts, and can use so many. How many of them it gets."""
@@ -95,13 +100,16 @@ class WarmPool:
 
     def to_end(self, now: float) -> int:
         """How many of those that wait are to be ended now: not beside a job that starts, which might have got them."""
-        return 0 if now < self._quiet_until else max(0, self.ready - self._wanted)
+        if now < self._quiet_until or self.ready <= self._wanted or self._vain_ends >= TRIES:
+            return 0
+        self._vain_ends += 1
+        return self.ready - self._wanted
 
     def next_look(self, now: float) -> float | None:
         """Seconds until something is to be done; None: all is as it should be, or hopeless."""
         coming = sum(at + PATIENCE > now for at in self._asked)
-        too_many = self.ready + coming > self._wanted
-        if not too_many and (self.ready == self._wanted or self.has_given_up):
+        too_many = self.ready + coming > self._wanted and (coming or self._vain_ends < TRIES)
+        if not too_many and (self.ready >= self._wanted or self.has_given_up):
             return None
         return max(LOOK_SECONDS, self._quiet_until - now)
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.actors.process.warm_pool import PATIENCE, QUIET, TRIES, WarmPool
+from penstock.actors.process.warm_pool import LOOK_SECONDS, PATIENCE, QUIET, TRIES, WarmPool
 
 
 def names(*numbers: int) -> frozenset[str]:
@@ -105,6 +105,17 @@ def test_process_that_comes_when_nobody_wants_it_any_more_is_ended() -> None:
     assert pool.next_look(1.0) is not None
     pool.looked(names(1))
     assert (pool.to_end(2.0), pool.to_start(2.0)) == (1, 0)
+
+
+def test_process_that_works_for_somebody_unknown_is_not_ended_again_and_again() -> None:
+    pool = filled(1)
+    pool.want(0)
+    ended = [pool.to_end(float(turn)) for turn in range(TRIES + 3)]
+    assert ended == [1] * TRIES + [0] * 3
+    assert pool.next_look(1e6) is None
+    pool.looked(names())
+    pool.looked(names(1))
+    assert (pool.to_end(2e6), pool.next_look(2e6)) == (1, LOOK_SECONDS)
 
 
 def test_nobody_is_ended_whom_a_job_that_starts_may_get() -> None:
