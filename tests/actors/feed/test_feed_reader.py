@@ -683,7 +683,7 @@ def test_errors_and_results_that_cannot_travel_are_told_in_words() -> None:
         with pytest.raises(RuntimeError, match="OddError: 2 and 3") as raised:
             next(batches)
         assert raised.value.__notes__ == ["collate_fn failed with row 3 of the 10 of batch 2 at rank 0 of 1"]
-        told = "what collate_fn gave for batch 2 at rank 0 of 1, a .*, cannot come back from another process: cannot pickle"
+        told = "what collate_fn gave for batch 2 at rank 0 of 1, a .*, cannot come back from another process: cannot"
         with pytest.raises(ConfigurationError, match=told):
             next(reader.iter_torch_batches(collate_fn=collating.gives_what_cannot_travel, processes=1))
 
