@@ -373,6 +373,10 @@ def test_state_of_other_keys_or_functions_is_not_gone_on_with(tmp_path):
     changes = [
         (grouped(out, by="value"), r"groups by value \(int64\): sum\(value\)"),
         (grouped(out, total=("value", "max")), r"groups by key \(int64\): max\(value\)"),
+        (
+            grouped(out, total=("value", "sum"), ignore_null_keys=True),
+            r"groups by key \(int64\): sum\(value\) over int64, without null keys",
+        ),
         (grouped(out, total=("value", "sum"), n="count"), r"sum\(value\) over int64, count"),
     ]
     for other, now in changes:
@@ -384,6 +388,29 @@ def test_state_of_other_keys_or_functions_is_not_gone_on_with(tmp_path):
         job.wait(PATIENCE)
     whole = pa.concat_tables(tables()).group_by("key").aggregate([("value", "sum")]).sort_by("key")
     assert ds.dataset(out).to_table().sort_by("key")["sum"].to_pylist() == whole["value_sum"].to_pylist()
+
+
+def test_state_of_rows_that_were_divided_by_other_keys_is_not_gone_on_with(tmp_path):
+    """Another subtask would have what a key has left."""
+    out = tmp_path / "out"
+
+    def seen(key):
+        flow = ps.Flow("saved", lanes=4)
+        rows = flow.from_tables(tables(), name="numbers", rate=PACE).partition_by(key, name="apart")
+        rows.distinct("key", "value", name="seen").write_parquet(out, name="rows")
+        return flow
+
+    with ps.run_local(seen("key"), parallelism=2, checkpoints=every(tmp_path / "a")) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
+        saved = job.stop(timeout=PATIENCE, aligned=True).path
+    options = {"allow_changes": True, "from_snapshot": saved}
+    with pytest.raises(
+        ConfigurationError, match=r"'seen' distinct .*divided by key \(.*divided by value \(.* there now"
+    ):
+        ps.run_local(seen("value"), parallelism=2, checkpoints=tmp_path / "b", **options)
+    with ps.run_local(seen("key"), parallelism=3, checkpoints=tmp_path / "c", **options) as job:
+        job.wait(PATIENCE)
+    assert ds.dataset(out).to_table().sort_by("value") == pa.concat_tables(tables()).sort_by("value")
 
 
 def test_operator_of_another_name_begins_anew(tmp_path):

@@ -13,8 +13,9 @@ from ...engine.core import errors
 from ...engine.core.errors import Domain, PenstockError, unexpected
 from ...engine.core.identity import TaskId
 from ...engine.core.traits import traits_of
+from ...engine.operators.join.equi_join import EquiJoin
 from ...engine.plan.plan import JobPlan, StagePlan
-from ...engine.runtime.driver_shape import shapes_of
+from ...engine.runtime.driver_shape import divided_by, shapes_of
 from ...engine.runtime.moved_flight import why_not_moved
 
 _PATTERNS = {"all_to_all": Pattern.ALL_TO_ALL, "pointwise": Pattern.POINTWISE}
@@ -33,7 +34,7 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
                 _is_fed(plan, stage),
                 aligned_sources=_goes_in_step(plan) and len(_sources(stage)) == 1,
                 is_movable=not why_not_moved(plan, stage),
-                state_of=_state_of(stage),
+                state_of=_state_of(plan, stage),
             )
             for stage in plan.stages.values()
         ),
@@ -80,13 +81,17 @@ def _stateful(stage: StagePlan) -> tuple[str, ...]:
     return (*_sources(stage), *(operator.id for pipeline in stage.pipelines for operator in pipeline.operators))
 
 
-def _state_of(stage: StagePlan) -> tuple[str, ...]:
-    """What the states of these are of. Sources tell splits that are not theirs themselves."""
+def _state_of(plan: JobPlan, stage: StagePlan) -> tuple[str, ...]:
+    """What the states of these are of. Sources tell splits that are not theirs themselves. Which subtask has the state
+    of a key depends on how rows were divided."""
     found = [""] * len(_sources(stage))
     for pipeline in stage.pipelines:
+        divided = " and ".join(divided_by(plan, stage, pipeline))
         for operator in pipeline.operators:
-            says = traits_of(operator.config).state_of
-            found.append("" if says is None else says(operator.inputs))
+            traits = traits_of(operator.config)
+            words = "" if traits.state_of is None else traits.state_of(operator.inputs)
+            by_key = bool(words) or traits.grouped_by is not None or isinstance(operator.config, EquiJoin)
+            found.append(f"{words or 'rows'}, divided by {divided}" if by_key and divided else words)
     return tuple(found)
 
 

@@ -41,6 +41,11 @@ def shapes_of(plan: JobPlan, stage: StagePlan) -> dict[str, DriverShape]:
     return {pipeline.name: _shape(plan, stage, pipeline) for pipeline in stage.pipelines}
 
 
+def divided_by(plan: JobPlan, stage: StagePlan, pipeline: PipelinePlan) -> list[str]:
+    """By what the rows that come to a pipeline were divided."""
+    return sorted({route for port in pipeline.ports for route in _routes(plan, stage, port)})
+
+
 def _shape(plan: JobPlan, stage: StagePlan, pipeline: PipelinePlan) -> DriverShape:
     return DriverShape(
         tuple(_port(plan, stage, port) for port in pipeline.ports),

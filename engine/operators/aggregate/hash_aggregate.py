@@ -89,8 +89,12 @@ class HashAggregate:
             lane_wise=self.step == "partial",
             may_miss_rows=self._may_miss_rows,
             early=self._early,
-            state_of=lambda inputs: groups_in_words(self.by, self.aggregates, inputs[0], self._arguments(inputs[0])),
+            state_of=self._state_of,
         )
+
+    def _state_of(self, inputs: Sequence[pa.Schema]) -> str:
+        words = groups_in_words(self.by, self.aggregates, inputs[0], self._arguments(inputs[0]))
+        return f"{words}, without null keys" if self.ignore_null_keys else words
 
     def _may_miss_rows(self, inputs: Sequence[pa.Schema]) -> list[bool]:
         return [bool(self.by) and never_overflow(self.aggregates, self._arguments(inputs[0]))]
