@@ -6,12 +6,15 @@ Rules:
    subtask, of which a stage has the job's ``parallelism``; a batch without ``batch_size`` has up to 65,536 rows.
 2. What asks for resources is in a stage of its own: whatever reads for it holds none. What follows it is in that stage
    up to the next exchange.
-3. Without a schema the function is called once, here and now, with the first rows; what it gives tells the types.
+3. Without a schema the function is called once, here and now, with the first rows; what it gives tells the types. The
+   functions before it are called for these rows, with few at a time: they may be slow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
 import pyarrow as pa
@@ -23,6 +26,7 @@ from ..operators import MapBatches
 from ..operators.rowwise.map_batches import made
 from ..operators.rowwise.user_calls import BatchFormat, Called, as_array, columns_of
 from ..plan.resources import Resources, resources_of
+from ..planner.graph import Graph, Node
 
 Size = Annotated[int, Within(1)]
 Calls = Annotated[int, Within(1, 1024)]
@@ -37,6 +41,7 @@ GROUPS = 64
 class Calling:
     """What a stream offers besides. See the module."""
 
+    flow: Graph
     id: str
 
     @property
@@ -135,13 +140,23 @@ class Calling:
 
     def _first(self, called: Called, batch_size: int | None = None) -> pa.RecordBatch:
         """Rows for a call that tells what it gives. Raises FlowError if there are none."""
+        looked = copy(self)
+        looked.flow = self.flow.with_nodes(_with_few_rows(node) for node in self.flow.nodes)
         try:
-            first = self.head(min(batch_size or FIRST_ROWS, FIRST_ROWS))
+            first = looked.head(min(batch_size or FIRST_ROWS, FIRST_ROWS))
         except FlowError as error:
             raise _unknown(called, error.message) from None
         if not first.num_rows:
             raise _unknown(called, "there are no rows to call it with")
         return first.combine_chunks().to_batches()[0]
+
+
+def _with_few_rows(node: Node) -> Node:
+    """The same, but that a function is called with so few rows as one whose types are not known."""
+    config = node.config
+    if not isinstance(config, MapBatches):
+        return node
+    return replace(node, config=replace(config, batch_size=min(config.batch_size or FIRST_ROWS, FIRST_ROWS)))
 
 
 def told_schema(called: Called, first: pa.RecordBatch) -> pa.Schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -218,3 +220,39 @@ def test_the_remedy_for_nulls_is_one_that_functions_have(batch_format: Any) -> N
 def test_groups_of_columns_that_are_called_as_others_would_be() -> None:
     rows = pa.table({"__a": [1, 1, 2], "a": [3, 4, 5]})
     assert stream(rows, 1).group_by("__a").map_groups(lambda records: records).to_arrow() == rows
+
+
+def test_functions_before_one_whose_types_are_asked_for_get_few_rows() -> None:
+    seen: list[int] = []
+
+    def slow(records: pa.RecordBatch) -> pa.RecordBatch:
+        seen.append(records.num_rows)
+        return records
+
+    rows = pa.table({"x": list(range(10_000))})
+    made = stream(rows, 1).map_batches(slow, BATCH).map_batches(lambda records: records).flat_map(lambda row: row)
+    assert seen
+    assert max(seen) <= 64
+    seen.clear()
+    assert made.to_arrow() == rows
+    assert seen == [10_000]
+
+
+def scaled(function: Any) -> Any:
+    @functools.wraps(function)
+    def with_scale(records: pa.RecordBatch, scale: int) -> Any:
+        return function(pa.record_batch({"x": pc.multiply(records["x"], scale)}))
+
+    return with_scale
+
+
+@scaled
+def plain(records: pa.RecordBatch) -> pa.RecordBatch:
+    return records
+
+
+def test_arguments_are_those_of_what_is_called_not_of_what_it_wraps() -> None:
+    rows = pa.table({"x": [1, 2]})
+    assert stream(rows, 1).map_batches(plain, fn_kwargs={"scale": 3}).to_arrow()["x"].to_pylist() == [3, 6]
+    with pytest.raises(FlowError, match="does not take its arguments"):
+        stream(rows, 1).map_batches(plain, fn_kwargs={"factor": 3})
