@@ -13,7 +13,6 @@ from ...engine.core import errors
 from ...engine.core.errors import Domain, PenstockError, unexpected
 from ...engine.core.identity import TaskId
 from ...engine.core.traits import traits_of
-from ...engine.operators.join.equi_join import EquiJoin
 from ...engine.plan.plan import JobPlan, StagePlan
 from ...engine.runtime.driver_shape import divided_by, shapes_of
 from ...engine.runtime.moved_flight import why_not_moved
@@ -90,7 +89,8 @@ def _state_of(plan: JobPlan, stage: StagePlan) -> tuple[str, ...]:
         for operator in pipeline.operators:
             traits = traits_of(operator.config)
             words = "" if traits.state_of is None else traits.state_of(operator.inputs)
-            by_key = bool(words) or traits.grouped_by is not None or isinstance(operator.config, EquiJoin)
+            joins = traits.build_side is not None or bool(traits.co_partitioned_by)
+            by_key = bool(words) or traits.grouped_by is not None or joins
             found.append(f"{words or 'rows'}, divided by {divided}" if by_key and divided else words)
     return tuple(found)
 

@@ -64,7 +64,8 @@ class Called:
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], what: str
     ) -> None:
         try:
-            signature = inspect.signature(function, follow_wrapped=False).replace(return_annotation=inspect.Signature.empty)
+            signature = inspect.signature(function, follow_wrapped=False)
+            signature = signature.replace(return_annotation=inspect.Signature.empty)
         except (TypeError, ValueError):  # of something that is not written in Python
             return
         try:
