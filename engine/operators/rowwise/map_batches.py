@@ -36,7 +36,7 @@ import pyarrow as pa
 from ...arrow.dictionaries import PlainNulls
 from ...arrow.plain_types import plain_array, plain_schema
 from ...core.elements import Batch, Tag
-from ...core.errors import DataError, FlowError, InternalError
+from ...core.errors import DataError, FlowError
 from ...core.operator import Background, Emitter, OperatorContext, Output, Stateless, Steps, run_at_once
 from ...core.schemas import check_distinct, check_inputs, no_rows
 from ...core.traits import Emission, Lineage, State, Traits
@@ -298,9 +298,8 @@ class AsynchronousMapBatches(RunningMapBatches):
         self._leaving: Iterator[None] | None = None
 
     def process(self, port: int, batch: Batch, out: Output) -> Steps:
-        """Make calls; ``poll`` emits what comes of them elsewhere, and makes the next ones."""
-        if not self.accepts(port):
-            raise InternalError(f"map batches: a batch came while {self.waits_for} was under way")
+        """Make calls; ``poll`` emits what comes of them elsewhere, and makes the next ones. Behind a restore batches come
+        one after the other, of as many calls as could be under way before: they wait."""
         if not batch.records.num_rows:
             return None
         self._taken.append(_BatchTaken(batch))
@@ -337,8 +336,8 @@ class AsynchronousMapBatches(RunningMapBatches):
 
     def _go_on(self, out: Output) -> Steps:
         """Emit what the first call has given, if that is there, and make others in its place."""
-        if not self._asked and self._most == 1 and not self._is_long:
-            first = self._next()
+        if not self._asked and self._most == 1 and not self._is_long and self._unasked is not None:
+            first = self._next(self._unasked)
             first.put(self._timed(first.part))
         else:
             self._ask()
@@ -358,14 +357,18 @@ class AsynchronousMapBatches(RunningMapBatches):
 
     def _ask(self) -> None:
         """Make as many calls as may be."""
-        while len(self._asked) < self._most and self._taken and self._taken[-1].asked < self._taken[-1].rows:
-            made = self._next()
+        while len(self._asked) < self._most and self._unasked is not None:
+            made = self._next(self._unasked)
             self._asked.append(made)
             self._elsewhere(partial(self._timed, made.part), made.put)
 
-    def _next(self) -> _CallMade:
-        """The call with the rows that come next; they are of the last batch."""
-        taken = self._taken[-1]
+    @property
+    def _unasked(self) -> _BatchTaken | None:
+        """The first batch of which no call has all rows."""
+        return next((each for each in self._taken if each.asked < each.rows), None)
+
+    def _next(self, taken: _BatchTaken) -> _CallMade:
+        """The call with the rows of a batch that come next."""
         part = self._part(taken.batch, taken.asked)
         taken.asked += part.records.num_rows
         return _CallMade(taken, part)

@@ -293,6 +293,27 @@ def test_several_calls_are_under_way_and_leave_in_the_order_of_the_rows() -> Non
     assert running.waits_for == ""
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_batches_of_more_calls_than_may_be_made_now_wait_behind_a_restore(count: int) -> None:
+    background, output = HeldBackground(), Collected(SCHEMA)
+    before = at_once(3, background)
+    for sequence in range(3):
+        exhaust(before.process(0, a_batch(2, sequence), output))
+    batches = before.unanswered(output)
+    assert len(batches) == 3
+    background, output = HeldBackground(), Collected(SCHEMA)
+    running = at_once(count, background)
+    for batch in batches:
+        exhaust(running.process(0, batch, output))
+    assert len(background.waiting) == count
+    assert not running.accepts(0)
+    while background.waiting:
+        background.release()
+        polled(running, output)
+    assert numbers(output.batches) == [0, 2] * 3
+    assert running.accepts(0)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_batch_without_rows_is_no_call(count: int) -> None:
     background, output = HeldBackground(), Collected(SCHEMA)
