@@ -298,8 +298,8 @@ class AsynchronousMapBatches(RunningMapBatches):
         self._leaving: Iterator[None] | None = None
 
     def process(self, port: int, batch: Batch, out: Output) -> Steps:
-        """Make calls; ``poll`` emits what comes of them elsewhere, and makes the next ones. Behind a restore batches come
-        one after the other, of as many calls as could be under way before: they wait."""
+        """Make calls; ``poll`` emits what comes of them elsewhere, and makes the next ones. Behind a restore
+        batches come one after the other, of as many calls as could be under way before: they wait."""
         if not batch.records.num_rows:
             return None
         self._taken.append(_BatchTaken(batch))
