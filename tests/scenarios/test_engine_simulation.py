@@ -272,7 +272,7 @@ class Trusting(Coordinator):
 
 
 def test_finished_task_whose_last_word_was_lost_is_caught() -> None:
-    faults = replace(NO_FAULTS, patience=25, kill_finished=0.3)
+    faults = replace(NO_FAULTS, patience=25, kill_finished=0.6)
     assert first_caught(faults=faults, seeds=40) == ""
     caught = first_caught(faults=faults, core=Trusting)
     assert "no end in sight" in caught or "nothing runs while work remains" in caught
