@@ -129,7 +129,7 @@ def test_copied_log_is_refused_and_one_that_is_told_to_takes_over(buckets: Bucke
     for key in buckets.below(f"{bucket}/state/"):
         buckets.put(key.replace("/state/", "/copy/", 1), buckets.objects[key].data)
     rarely = ps.Checkpoints(f"s3://{bucket}/state", every=None)
-    with ps.run_local(flow(bucket, rate=400), checkpoints=rarely) as original:
+    with ps.run_local(flow(bucket, rate=20), checkpoints=rarely) as original:
         original.wait_until(lambda status: status.state == "running", PATIENCE)
         with pytest.raises(ConfigurationError, match=r"the log in s3://bucket-[0-9a-f]+/copy/daily does not hold"):
             ps.run_local(flow(bucket), checkpoints=often(bucket, "copy"))
