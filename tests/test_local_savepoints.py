@@ -364,11 +364,16 @@ def grouped(output, by="key", name="totals", label="total", **made) -> ps.Flow:
     return flow
 
 
+def stopped(made, tmp_path):
+    """An aligned savepoint of a job that has some checkpoints behind it."""
+    with ps.run_local(made, parallelism=2, checkpoints=every(tmp_path / "a")) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
+        return job.stop(timeout=PATIENCE, aligned=True).path
+
+
 def test_state_of_other_keys_or_functions_is_not_gone_on_with(tmp_path):
     out = tmp_path / "out"
-    with ps.run_local(grouped(out), parallelism=2, checkpoints=every(tmp_path / "a")) as job:
-        job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
-        saved = job.stop(timeout=PATIENCE, aligned=True).path
+    saved = stopped(grouped(out), tmp_path)
     options = {"parallelism": 2, "allow_changes": True, "from_snapshot": saved}
     changes = [
         (grouped(out, by="value"), r"groups by value \(int64\): sum\(value\)"),
@@ -400,9 +405,7 @@ def test_state_of_rows_that_were_divided_by_other_keys_is_not_gone_on_with(tmp_p
         rows.distinct("key", "value", name="seen").write_parquet(out, name="rows")
         return flow
 
-    with ps.run_local(seen("key"), parallelism=2, checkpoints=every(tmp_path / "a")) as job:
-        job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
-        saved = job.stop(timeout=PATIENCE, aligned=True).path
+    saved = stopped(seen("key"), tmp_path)
     options = {"allow_changes": True, "from_snapshot": saved}
     with pytest.raises(
         ConfigurationError, match=r"'seen' distinct .*divided by key \(.*divided by value \(.* there now"
@@ -415,9 +418,7 @@ def test_state_of_rows_that_were_divided_by_other_keys_is_not_gone_on_with(tmp_p
 
 def test_operator_of_another_name_begins_anew(tmp_path):
     out = tmp_path / "out"
-    with ps.run_local(grouped(out), parallelism=2, checkpoints=every(tmp_path / "a")) as job:
-        job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
-        saved = job.stop(timeout=PATIENCE, aligned=True).path
+    saved = stopped(grouped(out), tmp_path)
     options = {"parallelism": 2, "allow_changes": True, "from_snapshot": saved}
     other = grouped(out, name="largest", total=("value", "max"))
     with ps.run_local(other, checkpoints=tmp_path / "b", **options) as job:

@@ -24,7 +24,7 @@ from ..core.errors import DataError, FlowError
 from ..core.operator import OperatorConfig
 from ..operators import MapBatches
 from ..operators.rowwise.map_batches import made
-from ..operators.rowwise.user_calls import BatchFormat, Called, as_array, columns_of
+from ..operators.rowwise.user_calls import BatchFormat, Called, arguments_of, as_array, columns_of
 from ..plan.resources import Resources, resources_of
 from ..planner.graph import Graph, Node
 
@@ -95,7 +95,7 @@ class Calling:
         ``__call__`` is asynchronous. Rows come in their order all the same, and checkpoints wait for no call: those
         that are under way are made again. ``num_cpus``, ``num_gpus``, ``memory`` (bytes): of the cluster for each
         subtask, in a stage of their own."""
-        given = tuple(fn_args), dict(fn_kwargs or {}), tuple(fn_constructor_args), dict(fn_constructor_kwargs or {})
+        given = arguments_of(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs)
         called = Called(function, batch_format, *given)
         return self._calling(called, schema, batch_size, concurrency, resources_of(num_cpus, num_gpus, memory), name)
 
@@ -118,7 +118,7 @@ class Calling:
     ) -> Self:
         """The rows that ``function`` makes of each row: it gets a dict and gives a list of dicts, or yields them.
         Slower than a function of whole batches by far. Arguments as for :meth:`map_batches`."""
-        given = tuple(fn_args), dict(fn_kwargs or {}), tuple(fn_constructor_args), dict(fn_constructor_kwargs or {})
+        given = arguments_of(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs)
         called = Called(function, "arrow", *given, each="row")
         return self._calling(called, schema, batch_size, concurrency, resources_of(num_cpus, num_gpus, memory), name)
 

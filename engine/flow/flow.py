@@ -73,7 +73,7 @@ from ..operators import (
 from ..operators.join.join_shape import RIGHT_STAYS, JoinType
 from ..operators.join.lookup_join import PREFETCH
 from ..operators.join.replicated_join import MarkPart, ReplicatedJoin
-from ..operators.rowwise.user_calls import BatchFormat, Called
+from ..operators.rowwise.user_calls import BatchFormat, Called, arguments_of
 from ..operators.sequence.limit import Per
 from ..operators.sequence.mix import AtEnd
 from ..operators.sequence.pack import Remainder
@@ -944,7 +944,7 @@ class GroupedStream:
         without ``schema`` the function is called with some of the rows of the first keys."""
         rows = self._stream.with_columns(*self._computed) if self._computed else self._stream
         names = tuple(rows.schema.names)
-        given = tuple(fn_args), dict(fn_kwargs or {}), tuple(fn_constructor_args), dict(fn_constructor_kwargs or {})
+        given = arguments_of(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs)
         called = Called(function, batch_format, *given, each="group", columns=names)
         called.check()
         marks = ("_" * length for length in count(2))

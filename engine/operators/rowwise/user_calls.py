@@ -101,6 +101,16 @@ class Called:
         return Callee(self, made * (at_once // count), made)
 
 
+def arguments_of(
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    constructor_args: Sequence[Any],
+    constructor_kwargs: Mapping[str, Any] | None,
+) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...], dict[str, Any]]:
+    """What a user gives for a function, and for its class, as :class:`Called` takes it behind the form."""
+    return tuple(args), dict(kwargs or {}), tuple(constructor_args), dict(constructor_kwargs or {})
+
+
 def close_all(made: Sequence[Any]) -> None:
     """Close what has a method ``close``, whatever others raise, and raise that."""
     with ExitStack() as stack:

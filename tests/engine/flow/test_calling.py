@@ -43,7 +43,6 @@ def test_types_are_told_by_what_the_first_rows_become() -> None:
 
 
 def test_tensors_pass_exchanges_files_and_torch(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     made = stream().map_batches(images, batch_format="numpy").partition_by("x")
     made.write_parquet(tmp_path / "out")
     with ps.run_local(made.flow, parallelism=2) as job:
@@ -208,8 +207,6 @@ def test_whole_numbers_with_nulls_are_refused_where_a_frame_would_change_them() 
 
 @pytest.mark.parametrize("batch_format", ["numpy", "torch"])
 def test_the_remedy_for_nulls_is_one_that_functions_have(batch_format: Any) -> None:
-    if batch_format == "torch":
-        pytest.importorskip("torch")
     rows = pa.table({"x": pa.array([2, None, 1])})
     with pytest.raises(DataError) as told:
         stream(rows, 1).map_batches(lambda arrays: arrays, BATCH, batch_format=batch_format).to_arrow()

@@ -41,7 +41,6 @@ class Seen:
     ("form", "kind"), [("numpy", "ndarray"), ("torch", "Tensor"), ("pandas", "Series"), ("arrow", "Int64Array")]
 )
 def test_a_function_gets_the_form_it_asks_for(form: Any, kind: str) -> None:
-    pytest.importorskip({"torch": "torch", "pandas": "pandas"}.get(form, "numpy"))
     schema = SCHEMA.append(pa.field("kind", pa.string()))
     found = run(MapBatches(Called(Seen, form), schema), {(0, 0): ROWS}).table
     assert found.to_pydict() == {"b": [1, 2, 3, 4], "kind": [kind] * 4}
@@ -52,7 +51,6 @@ def above_two(frame: Any) -> Any:
 
 
 def test_a_frame_of_pandas_may_come_back() -> None:
-    pytest.importorskip("pandas")
     assert results(Called(above_two, "pandas")) == [3, 4]
 
 
