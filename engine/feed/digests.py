@@ -128,12 +128,15 @@ class BatchDigests:
 
 
 class CutDigests:
-    """The same of batches that were cut by what rows cost. ``first``: the batch that comes next."""
+    """The same of batches that were cut by what rows cost. ``first``: the batch that is open. A cut of the operators
+    before the feed may lie in the middle of a batch, so a restored one begins with ``rows`` of it, by their hashes."""
 
-    def __init__(self, first: int = 0) -> None:
+    def __init__(self, first: int = 0, rows: Iterable[npt.NDArray[np.uint64]] = ()) -> None:
         self._first = first
         #: of the rows of the open batch
         self._open = OrderHash()
+        for hashes in rows:
+            self._open = self._open.extended(hashes)
         self._made: list[int] = []
 
     def add(self, hashes: npt.NDArray[np.uint64], ends: Iterable[int]) -> None:

@@ -2,8 +2,9 @@
 
 Rules:
 
-1. One more column, ``END``, is true in the last row of each batch, and rows come in whole batches: so none is begun
-   where an epoch ends. The column is kept and stored with the rows, and goes before ranks, hashes or digests see them.
+1. One more column, ``END``, is true in the last row of each batch, and an epoch ends where one does. A batch may come
+   in pieces, and a checkpoint lie between them. The column is kept and stored with the rows, and goes before ranks,
+   hashes or digests see them.
 2. A rank's share of a batch is a function of the batch, the rank and the number of ranks. Without ``balance`` it is as
    in any feed: contiguous, equally many rows. With it each row, the dearest first, goes to the rank that has least; of
    equal ones to the first. The rows of a share stay in their order.

@@ -463,7 +463,8 @@ class Sequencer(Generic[R]):
         rows = tuple(self._rows(first, self.position - first))
         cut, grid = None, self.grid
         if isinstance(grid, CutGrid):
-            cut = CutState(grid.batch_from(first), grid.next, tuple(grid.firsts))
+            is_open = self.position > grid.first_row(grid.next)
+            cut = CutState(grid.batch_from(first), grid.next, tuple(grid.firsts), is_open)
         return SequencerState(first, self.position, self.ended, self.order, rows, tuple(self.ends), cut=cut)
 
     def committed(self, checkpoint: CheckpointId) -> None:

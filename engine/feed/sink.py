@@ -297,8 +297,8 @@ class RunningFeedSink(Stateless):
 
     def _digests_from(self, state: SequencerState[pa.RecordBatch]) -> BatchDigests | CutDigests:
         """Digests from the batch on that was open, if its rows are kept."""
-        if state.cut is not None:
-            return CutDigests(state.cut.next)
+        if self._marks is not None and state.cut is not None:
+            return CutDigests(state.cut.next, self._open_hashes(state.rows, self._marks))
         grid = BatchGrid.of(self._batch_size, self._drop_last, [end.position for end in state.ends])
         come = state.position - grid.begin
         begun = come % self._batch_size
@@ -309,6 +309,17 @@ class RunningFeedSink(Stateless):
             self._hashes(rows.slice(min(rows.num_rows, max(0, state.position - begun - at))))
             at += rows.num_rows
         return self._digests
+
+    @staticmethod
+    def _open_hashes(pieces: Sequence[pa.RecordBatch], marks: Marks) -> list[Hashes]:
+        """Of the kept rows of the batch that is open: nobody has taken it, so all of its rows are kept."""
+        found: list[Hashes] = []
+        for rows in reversed(pieces):
+            begin = (marks.ends(rows) or [0])[-1]
+            found.append(hashes(marks.bare(rows.slice(begin)).columns))
+            if begin:
+                break
+        return found[::-1]
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         if self._marks is not None:

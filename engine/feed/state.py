@@ -17,6 +17,7 @@ from ..core.errors import StorageError
 from ..core.operator import LANE
 from .batch_grid import BatchGrid, CutGrid
 from .digests import OrderHash
+from .marks import END
 from .messages import R
 from .progress import RankProgress, Untaken
 
@@ -31,12 +32,14 @@ class EpochEnd:
 
 @dataclass(frozen=True, slots=True)
 class CutState:
-    """Of batches that were cut by what rows cost: the ``first`` one that is held, the ``next`` one that comes, and how
-    many there are up to the end of each epoch that has ended. Rows say where they end."""
+    """Of batches that were cut by what rows cost: the ``first`` one that is held, the ``next`` one that is to be cut,
+    and how many there are up to the end of each epoch that has ended. Rows say where they end. ``is_open``: the first
+    rows of the next one are held: the operators before the feed were cut in the middle of it."""
 
     first: int
     next: int
     epochs: tuple[int, ...] = ()
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,9 @@ class SequencerState(Generic[R]):
 
     def next_batch(self, batch_size: int, drop_last: bool) -> int:
         """The first batch of which it holds no row."""
-        return self.cut.next if self.cut is not None else self.grid(batch_size, drop_last).batch_from(self.position)
+        if self.cut is not None:
+            return self.cut.next + self.cut.is_open
+        return self.grid(batch_size, drop_last).batch_from(self.position)
 
 
 _COUNTERS = pa.schema(
@@ -147,5 +152,5 @@ def read_state(table: pa.Table, schema: pa.Schema) -> SequencerState[pa.RecordBa
         tuple(EpochEnd(**end) for end in ends),
         tuple(RankProgress(**each) for each in counters.get("places") or ()),
         tuple(Untaken(**each) for each in counters.get("untaken") or ()),
-        None if cut is None else CutState(cut[0], cut[1], tuple(cut[2:])),
+        None if cut is None else CutState(cut[0], cut[1], tuple(cut[2:]), bool(rows) and not rows[-1][END][-1].as_py()),
     )

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.engine.core.identity import CheckpointId
-from penstock.engine.core.operator import do_nothing
+from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.identity import Attempt, CheckpointId, TaskId
+from penstock.engine.core.operator import OperatorContext, RunningOperator, do_nothing
 from penstock.engine.feed.digests import BatchDigests, CutDigests
 from penstock.engine.feed.marks import END, Marks, marked
 from penstock.engine.feed.messages import Ask, FeedEnded, NotYet, RankGroup, Slice
@@ -19,6 +20,7 @@ from penstock.engine.feed.server import FeedServer
 from penstock.engine.feed.sink import CutFeedSink, FeedSink
 from penstock.engine.feed.state import read_state, write_state
 from penstock.engine.kernels.hashing import hashes
+from support.operator_harness import Collected
 from support.sweeps import seeds
 
 SCHEMA = marked(pa.schema([("n", pa.int64())]))
@@ -73,7 +75,7 @@ def test_batches_are_handed_out_as_they_were_cut(seed: int) -> None:
         if what < 0.1:
             kept = (made.snapshot(CheckpointId(1, generation)), list(pending))
             made.committed(CheckpointId(1, generation))
-            assert kept[0].next_batch(1, False) == sum(batch[-1] < made.position for batch in batches)
+            assert kept[0].next_batch(1, False) == sum(batch[0] < made.position for batch in batches)
         elif what < 0.2:
             stored = read_state(write_state(kept[0], 0, SCHEMA), SCHEMA)
             assert replace(stored, rows=()) == replace(kept[0], rows=())
@@ -155,3 +157,34 @@ def test_digests_are_those_of_batches_of_so_many_rows() -> None:
     assert (found.take().digests == expected.take().digests).all()
     assert found.take().first == 3
     assert END in records.schema.names
+
+
+@pytest.mark.parametrize("seed", seeds(40, of=1000))
+def test_digests_go_on_from_a_checkpoint_in_the_middle_of_a_batch(seed: int) -> None:
+    chance, at = random.Random(seed), 0
+    batches = [list(range(at, at := at + chance.randint(1, 9))) for _ in range(6)]
+    given = pieces(chance, batches, [6], 0, 6)[:-1]
+
+    def digests_of(cuts: int) -> dict[int, int]:
+        found: dict[int, int] = {}
+        server = FeedServer("feed")
+        server.record = lambda run, _: found.update(enumerate(run.digests.tolist(), run.first))
+        sink = opened(server, None)
+        for number, piece in enumerate(given):
+            sink.process(0, Batch(piece, Tag(0, 0, number)), Collected(SCHEMA))
+            if cuts & 1 << number:
+                stored = sink.snapshot()
+                sink.flush(CheckpointId(1, number))
+                sink = opened(server, stored)
+        sink.flush(CheckpointId(1, len(given)))
+        return found
+
+    undisturbed = digests_of(0)
+    assert sorted(undisturbed) == list(range(6))
+    assert digests_of(chance.getrandbits(len(given))) == undisturbed
+
+
+def opened(server: FeedServer, stored: pa.Table | None) -> RunningOperator:
+    config = CutFeedSink.over(FeedSink.of("feed", 1, False, 30, 12), 100, "n")
+    context = OperatorContext("feed", TaskId("feed", 0), Attempt(1, 1), 1, range(1), server=server)
+    return config.build(context, [SCHEMA], stored)
