@@ -80,8 +80,9 @@ from .backend import Backend, FinalStatistics, Ownership, Processes, cannot_be_a
 from .outputs import Output, SparkSession, output_of
 from .split_sets import SplitSetWriter
 
-TRIES = 5
-"""How often a savepoint is asked for that fails for something that passes."""
+PAUSES = (0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0)
+"""Seconds after which a savepoint is asked for again that has failed for something that passes, as the end of a source
+does that is on its way to the sinks."""
 PAUSE = 0.02
 """Seconds between two looks at a feed whose ranks have not come yet."""
 REWEIGHT = "change weights while the job runs"
@@ -487,7 +488,7 @@ class Job:
         if splits is not None and splits.open_sets and not splits.ended:
             message = f"{splits.open_sets} split sets of job {self.name!r} were added after its last task barrier"
             raise ConfigurationError(message, "request a barrier first: job.request_barrier()")
-        for tried in range(1, TRIES + 1):
+        for pause in (*PAUSES, None):
             result, status = self._answer(ask, deadline)
             if result is None:
                 return self._logged_stop(status)
@@ -496,8 +497,11 @@ class Job:
             failure = result.failure
             if status.is_over or failure is None:
                 raise _over(status, "before the savepoint was taken", "take savepoints while the job runs")
-            if not failure.retry or tried == TRIES:
+            if not failure.retry or pause is None:
                 raise error_of(failure if failure.remedy else changed(failure, remedy=AGAIN))
+            left = deadline.left()
+            with suppress(TimeoutError):
+                self.wait_until(lambda status: status.is_over, pause if left is None else min(pause, left))
             self.wait_until(lambda status: status.state == "running", deadline.left())
         raise AssertionError("unreachable")
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.actors.claims.place import Place
 from penstock.actors.client.backend import FinalStatistics, Ownership
-from penstock.actors.client.job import AGAIN, TRIES, Job, Savepoint
+from penstock.actors.client.job import AGAIN, Job, Savepoint
 from penstock.actors.process.waiting import Deadline
 from penstock.actors.protocol.messages import Versioned
 from penstock.actors.storage.log import create_entry
@@ -27,6 +27,11 @@ from penstock.engine.core.identity import CheckpointId
 LOST = Failure("a task was lost", retry=True, kind="TaskLostError")
 REFUSED = Failure("no room there", retry=False, kind="StorageError")
 RUNNING = JobStatus("job", "running", 1, 0, 0, 0, None, None, {}, None, None, "")
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.actors.client.job.PAUSES", (0.0, 0.0))
 
 
 class Answers:
@@ -80,10 +85,10 @@ def test_savepoint_that_failed_for_something_that_passes_is_asked_for_again(tmp_
 
 
 def test_savepoint_is_not_asked_for_for_ever(tmp_path: Path) -> None:
-    job, coordinator = scripted(tmp_path, *[LOST] * (TRIES + 1))
+    job, coordinator = scripted(tmp_path, *[LOST] * 4)
     with pytest.raises(TaskLostError, match="a task was lost") as caught:
         job.savepoint(tmp_path / "mine")
-    assert len(coordinator.asked) == TRIES
+    assert len(coordinator.asked) == 3
     assert caught.value.remedy == AGAIN
 
 
