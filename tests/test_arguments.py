@@ -219,6 +219,7 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "Stream.fill_null": method(stream, "fill_null", value=0),
         "Stream.group_by": method(stream, "group_by", by=("k",)),
         "Stream.rename": method(stream, "rename", columns={"v": "w"}),
+        "Stream.sample": method(stream, "sample", fraction=0.5),
         "Stream.select": method(stream, "select", columns=("k",)),
         "Stream.show": method(stream, "show", n=2),
         "Stream.shuffle": method(stream, "shuffle", window=2),

@@ -287,6 +287,8 @@ class Traits:
     takes_compact: bool = False
     """It may be given columns in their compact forms (``arrow.compact``), and may pass them on, or give its own so;
     its snapshots and what it spills are plain. Else the chain makes them plain before it."""
+    counts_rows: bool = False
+    """Which rows come out goes by their places: the splits of its sources are read in their own order."""
     draws_splits: SplitDraws | None = None
     """In which order it wants the splits of its sources, where nothing between them and it minds."""
     beyond_budget: str = "what it keeps"

@@ -30,13 +30,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias, cast
+from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrow.plain_types import check_plain, plain_schema
-from ..core.arguments import Parallelism, Rate, checked
+from ..core.arguments import Parallelism, Rate, Within, checked
 from ..core.errors import FlowError, PenstockError
 from ..core.operator import OperatorConfig, SinkConfig
 from ..core.schemas import check_distinct
@@ -59,6 +59,7 @@ from ..operators import (
     Mix,
     Pack,
     PackWhole,
+    Sample,
     Schedule,
     Shuffle,
     Sort,
@@ -580,6 +581,12 @@ class Stream(Shaping, Looking, Calling):
         """``count`` rows after the first ``offset``, in the order of the stream; of each window between barriers with
         ``per="window"``."""
         return self.apply(Limit(count, offset, per), at_barrier=at_barrier, name=name)
+
+    @checked()
+    def sample(self, fraction: Annotated[float, Within(0, 1)], *, seed: int = 0, name: str | None = None) -> Stream:
+        """About ``fraction`` of the rows, in their order: each one with equal probability, by ``seed`` and its place in
+        the stream, whatever it holds. So they are the same rows at any parallelism, in each run and each epoch."""
+        return self._then(Sample(fraction, seed), name)
 
     @checked()
     def window(

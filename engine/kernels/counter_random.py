@@ -17,8 +17,9 @@ import numpy.typing as npt
 from ..core.errors import FlowError
 
 Words = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
 
-SHUFFLE, MIX, SPLITS, FULL = 1, 2, 3, 4
+SHUFFLE, MIX, SPLITS, FULL, SAMPLE = 1, 2, 3, 4, 5
 """Purposes: what the numbers are drawn for."""
 
 _LIMIT = 2**63

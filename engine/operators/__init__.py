@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .sequence.mix import Mix
     from .sequence.pack import Pack
     from .sequence.pack_whole import PackWhole
+    from .sequence.sample import Sample
     from .sequence.schedule import Schedule
     from .sequence.shuffle import DrawnShuffle, Shuffle
     from .sequence.sort import Sort
@@ -63,6 +64,7 @@ __all__ = [
     "Pack",
     "PackWhole",
     "Project",
+    "Sample",
     "Schedule",
     "Shuffle",
     "Sort",
@@ -97,6 +99,7 @@ _HOMES = {
     "Pack": ".sequence.pack",
     "PackWhole": ".sequence.pack_whole",
     "Project": ".rowwise.project",
+    "Sample": ".sequence.sample",
     "Schedule": ".sequence.schedule",
     "Shuffle": ".sequence.shuffle",
     "Sort": ".sequence.sort",

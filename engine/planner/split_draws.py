@@ -77,6 +77,8 @@ def _minds(node: Node, port: int) -> bool:
     traits = traits_of(node.config)
     if node.schema is None or traits.co_partitioned_by:
         return True
+    if traits.counts_rows:
+        return True
     if traits.build_side is not None:
         return port == traits.build_side.port
     return not (node.is_exchange or traits.ends_epochs or traits.state is State.NONE)

@@ -320,6 +320,7 @@ PAYLOAD: dict[str, Made] = {
     "sort": lambda flow, rows, columns: rows.sort(ps.SortKey("k", descending=True)),
     "top n": lambda flow, rows, columns: rows.top_n(30, "k"),
     "limit": lambda flow, rows, columns: rows.limit(40, offset=2),
+    "sample": lambda flow, rows, columns: rows.sample(0.7, seed=1),
     "window": _window,
     "shuffle": lambda flow, rows, columns: rows.shuffle(16),
 }

@@ -78,6 +78,7 @@ HOLDING = {
     ".sort('v'{h})": "select * from {s}",
     ".top_n({n}, 'v', 'k'{h})": "select * from {s} order by v nulls last, k nulls last limit {n}",
     ".limit({n}{h})": "",
+    ".sample(0.7, seed={n})": "",
     ".limit({n}, offset=2, per='window')": "",
     ".limit({n}, per='window'{h})": "",
     ".window(['k'], ['v'], n='row_number'{x}{h}).project('k', v='n')": (

@@ -45,6 +45,7 @@ class Limit:
         beyond_budget="",
         deterministic=True,
         grouped_by=(),
+        counts_rows=True,
     )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:

@@ -53,6 +53,8 @@ SHAPES: dict[str, Callable[[ps.Stream], ps.Stream]] = {
     "join": joined,
     "union": lambda given: given.union(given.filter("v > 20")),
     "limit": lambda given: given.limit(7),
+    "sample": lambda given: given.sample(0.6, seed=1),
+    "sample behind keys": lambda given: given.partition_by("k").sample(0.6, seed=1),
     "shuffle": lambda given: given.shuffle(True, seed=3),
     "distinct": lambda given: given.distinct("k"),
 }
