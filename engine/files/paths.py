@@ -12,7 +12,7 @@ Rules:
    refused.
 2. A name that begins with ``_`` or ``.`` is hidden, at any depth: the rule that Spark and ``pyarrow.dataset`` follow.
 3. Files are listed in the order of their paths, and a file's id is its path relative to what the user named, so ids
-   survive a move of the whole folder.
+   survive a move of the whole folder. A path that does not exist may be a glob (``globs``).
 4. A missing or unreadable place is a ConfigurationError while the job is planned and a StorageError while it runs.
    A file that can be read but not understood is a DataError, and so is one that is gone.
 5. A file of a source stays what it was when it was listed (``listing``): every opening compares its size and its time,
@@ -33,6 +33,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
+from glob import escape, glob
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -42,6 +43,7 @@ from pyarrow import fs
 from ..arrow.plain_types import plain_type
 from ..core.errors import ConfigurationError, DataError, FlowError, StorageError
 from ..integrity.checksums import digest, digest_of
+from .globs import fixed_part, is_glob, means
 from .listing import NEW_FILES, Content, InputFile, reason_against
 from .object_files import files_of, object_files
 from .object_store import OTHER_SCHEMES, SCHEMES, OtherObjectError, StoredObject
@@ -389,25 +391,53 @@ def _files_below(path: str, prefix: str) -> list[DataFile]:
     filesystem, inner = resolve(path)
     objects = files_of(filesystem)
     info = filesystem.get_file_info(inner)
+    if info.type == fs.FileType.NotFound and is_glob(path):
+        if not (matching := _matching(path)):
+            raise ConfigurationError(f"{path} matches no data files", "names that begin with _ or . do not count")
+        return [replace(file, id=prefix + file.id) for file in matching]
     if info.type == fs.FileType.NotFound:
         raise ConfigurationError(f"{path} does not exist", "check the path; relative ones start at the working folder")
     if info.type == fs.FileType.File:
         named = None if objects is None else objects.found(inner)
         id = prefix + info.base_name
         return [_listed(filesystem, info, id) if named is None else _listed_object(filesystem, named, id)]
+    files = _found_below(filesystem, inner, prefix)
+    if not files:
+        raise ConfigurationError(f"{path} holds no data files", "names that begin with _ or . do not count")
+    return files
+
+
+def _found_below(filesystem: fs.FileSystem, inner: str, prefix: str) -> list[DataFile]:
+    """The files below a folder, in order; maybe none."""
+    objects = files_of(filesystem)
     if is_local(filesystem):
         _refuse_loops(inner, (os.path.realpath(inner),))
     root = inner.rstrip("/") + "/"
     if objects is not None:
         stored = [(each.key.removeprefix(root), each) for each in objects.listed(inner)]
-        files = [_listed_object(filesystem, each, prefix + name) for name, each in stored if not is_hidden(name)]
-    else:
-        below = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
-        found = sorted((each.path.removeprefix(root), each) for each in below if each.type == fs.FileType.File)
-        files = [_listed(filesystem, each, prefix + name) for name, each in found if not is_hidden(name)]
-    if not files:
-        raise ConfigurationError(f"{path} holds no data files", "names that begin with _ or . do not count")
-    return files
+        return [_listed_object(filesystem, each, prefix + name) for name, each in stored if not is_hidden(name)]
+    below = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
+    found = sorted((each.path.removeprefix(root), each) for each in below if each.type == fs.FileType.File)
+    return [_listed(filesystem, each, prefix + name) for name, each in found if not is_hidden(name)]
+
+
+def _matching(path: str) -> list[DataFile]:
+    """The files that a glob means, also below its folders. Their ids are relative to its fixed beginning."""
+    root, pattern = fixed_part(path)
+    if "://" in path:
+        filesystem, inner = resolve(root)
+        return [file for file in _found_below(filesystem, inner, "") if means(pattern, file.id)]
+    files: dict[str, DataFile] = {}
+    for place in glob(f"{escape(root)}/{pattern}", recursive=True):
+        filesystem, inner = resolve(place.rstrip("/"))
+        id = inner[len(root.rstrip("/")) + 1 :]
+        if is_hidden(id):
+            continue
+        if os.path.isdir(inner):
+            files |= {file.path: file for file in _found_below(filesystem, inner, f"{id}/" if id else "")}
+        elif os.path.isfile(inner):
+            files[inner] = _listed(filesystem, filesystem.get_file_info(inner), id)
+    return [files[place] for place in sorted(files)]
 
 
 def _listed(filesystem: fs.FileSystem, info: fs.FileInfo, id: str) -> DataFile:

@@ -194,14 +194,26 @@ class Flow(Graph):
         *,
         columns: Sequence[str] | None = None,
         filter: pc.Expression | None = None,
+        hive_partitioning: bool = True,
+        hive_schema: Mapping[str, pa.DataType] | None = None,
         name: str | None = None,
         rate: Rate = 0.0,
         storage_options: Mapping[str, str] | None = None,
     ) -> Stream:
-        """Read Parquet files or folders, in the order of their paths. ``storage_options``: who asks their bucket, and
-        where (``access_key_id``, ``secret_access_key``, ``endpoint``, ``region``, …); else the environment says it."""
-        wanted = None if columns is None else tuple(columns)
-        source = ParquetSource(path, columns=wanted, filter=filter, storage_options=storage_options)
+        """Read Parquet files, folders or globs (``logs/*/2024-*.parquet``, ``**``), in the order of their paths.
+
+        Folders named ``key=value`` are columns behind those of the files; filters on them pass over files.
+        ``hive_schema``: their types, where whole numbers, days or text are not it. ``storage_options``: who asks the
+        bucket, and where (``access_key_id``, ``secret_access_key``, ``endpoint``, ``region``, …); else the environment
+        says it."""
+        source = ParquetSource(
+            path,
+            columns=None if columns is None else tuple(columns),
+            filter=filter,
+            hive_partitioning=hive_partitioning,
+            hive_schema=hive_schema,
+            storage_options=storage_options,
+        )
         return self.from_source(source, name=name, rate=rate)
 
     @checked()

@@ -6,7 +6,8 @@ Rules:
    from the first one's is refused then, not hours later.
 2. Reading from row ``start`` skips whole row groups before it unread. With a filter, rows are counted after
    filtering, so that the row groups of the split are read from its beginning; ``rows`` is unknown then.
-3. Folders named ``key=value`` are walked, but do not become columns.
+3. Folders named ``key=value`` become columns behind those of the files (``partitions``). The source's own filter passes
+   over files by them.
 4. Pages that have a checksum are compared with it. A page that does not fit is a DataError that names the column.
 5. Files are decoded column by column (``parquet_columns``); the source's own filter is applied there as one behind it
    would be. Only files in which a column has a dot in its name are scanned as a dataset for it, and all of them where
@@ -24,9 +25,10 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import pyarrow as pa
@@ -36,7 +38,7 @@ from ..arrow.plain_types import plain_batches, plain_schema
 from ..core.arguments import checked
 from ..core.errors import ConfigurationError, FlowError
 from ..core.shown import hides_credentials
-from ..expressions.bounds import python_value
+from ..expressions.bounds import bounded, python_value
 from ..expressions.evaluator import Evaluator
 from ..expressions.kernel_calls import columns_read
 from ..files.object_store import storage_options
@@ -60,6 +62,7 @@ from .parquet_files import (
     read_footer,
     rows_at_once,
 )
+from .partitions import Constants, FolderColumns, partitions_of, range_of
 from .picking import Pick, PickedRows
 from .skipping import GroupBounds
 
@@ -83,6 +86,8 @@ class ParquetSplit:
     file_schema: pa.Schema
     columns: tuple[str, ...]
     filter: compute.Expression | None = field(default=None, compare=False)
+    constants: tuple[tuple[str, pa.Scalar], ...] = ()
+    """The columns of ``file_schema`` that the file does not have, but its folders tell."""
     blocking: ClassVar[bool] = True
 
     @property
@@ -118,7 +123,7 @@ class ParquetSplit:
         groups = list(self.groups)
         while groups and start >= groups[0][1]:
             start -= groups.pop(0)[1]
-        return ColumnStream(self.file, groups, self._schema(self.columns), start, pick, compact)
+        return ColumnStream(self.file, groups, self._schema(self.columns), start, pick, compact, dict(self.constants))
 
     @property
     def has_statistics(self) -> bool:
@@ -151,21 +156,32 @@ class ParquetSplit:
         return [name for name in self.file_schema.names if name in self.columns or name in read]
 
     def _batches(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        schema = self._schema(self.columns)
+        if self.filter is not None and self._is_left_out(self.filter):
+            return
+        schema, constants = self._schema(self.columns), dict(self.constants)
         # both read one row group at a time, which a slow consumer should not have read ahead, and forget which columns
         # are never null
         if self._is_asked:
             found = self._asked(groups)
         else:
-            found = self._scanned(groups) if self._is_scanned else self._decoded(groups, self.columns)
+            found = self._scanned(groups) if self._is_scanned else self._decoded(groups)
         for records in plain_batches(found):
-            yield pa.RecordBatch.from_arrays([records.column(name) for name in self.columns], schema=schema)
+            yield _with(constants, records, schema)
+
+    def _is_left_out(self, filter: compute.Expression) -> bool:
+        """Whether the folders say that no row passes."""
+        if not self.constants:
+            return False
+        condition = bounded(filter, self.file_schema)
+        return condition.is_safe and not condition.may_hold({name: range_of(each) for name, each in self.constants})
 
     def _schema(self, columns: Sequence[str]) -> pa.Schema:
         return pa.schema([self.file_schema.field(name) for name in columns])
 
-    def _decoded(self, groups: Sequence[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Rule 5."""
+        constants = dict(self.constants)
+        columns = [name for name in self.columns if name not in constants]
         with self.file.reading(), self.file.open() as opened:
             file = parquet_file(self.file, opened, footer_of(self.file, opened))
             for group in groups:
@@ -177,7 +193,8 @@ class ParquetSplit:
         assert self.filter is not None
         schema, counts = self._schema(self._looked_at), dict(self.groups)
         pick = Pick(schema, (_Where(self.filter, schema, self.columns),))
-        stream = ColumnStream(self.file, [(group, counts[group]) for group in groups], schema, 0, pick, compact=False)
+        asked = [(group, counts[group]) for group in groups]
+        stream = ColumnStream(self.file, asked, schema, 0, pick, False, dict(self.constants))
         with self.file.named():
             for chunk in stream.chunks(None):
                 # a chunk that was not picked is one on which the filter fails, which it does again
@@ -186,7 +203,7 @@ class ParquetSplit:
     def _scanned(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         with self.file.reading():
             self.file.open().close()
-            fragment = parquet_fragment(self.file)
+            fragment = parquet_fragment(self.file, self.constants)
             if not plain_schema(fragment.physical_schema).equals(fragment.physical_schema):
                 yield from self._picked(fragment, groups)
                 return
@@ -203,12 +220,15 @@ class ParquetSplit:
 
     def _picked(self, fragment: dataset.ParquetFileFragment, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """A filter over files with views, of which Arrow's scan cannot pick rows: they are made plain before."""
+        constants = dict(self.constants)
+        names = [name for name in self.file_schema.names if name not in constants]
         for group in groups:
             with comparing_pages(self.file, group, self.file_schema.names):
                 chosen = fragment.subset(row_group_ids=[group])
-                rows = rows_at_once(chosen.metadata.row_group(group), self.file_schema.names)
-                found = chosen.to_batches(columns=list(self.file_schema.names), batch_size=rows, use_threads=False)
-                for records in plain_batches(found):
+                rows = rows_at_once(chosen.metadata.row_group(group), names)
+                found = chosen.to_batches(columns=names, batch_size=rows, use_threads=False)
+                for plain in plain_batches(found):
+                    records = _with(constants, plain, self.file_schema)
                     whole = records if self.filter is None else records.filter(self.filter)
                     yield whole.select(list(self.columns))
 
@@ -234,9 +254,10 @@ class _Where:
 class ParquetSource:
     """Reads Parquet files.
 
-    ``path``: a file, a folder (all files below it, hidden ones excepted), or a sequence of both. ``columns``: which
-    ones, in which order; all by default. ``filter``: an expression that may use any column of the files.
+    ``path``: a file, a folder (all files below it, hidden ones excepted), a glob, or a sequence of these. ``columns``:
+    which ones, in which order; all by default. ``filter``: an expression that may use any column of the files.
     ``split_by``: "file" keeps a file together, for inputs that were partitioned and sorted file by file.
+    ``hive_partitioning``: whether folders named ``key=value`` are columns; ``hive_schema``: types of theirs.
     """
 
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -247,6 +268,8 @@ class ParquetSource:
     """Those to read, as they were recorded; None: those that are there."""
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
     """Who asks the path's buckets, and where (``access_key_id``, ``endpoint``, …); else as the environment says."""
+    hive_partitioning: bool = True
+    hive_schema: Mapping[str, pa.DataType] | None = field(default=None, hash=False)
     prunable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -255,6 +278,8 @@ class ParquetSource:
         object.__setattr__(self, "storage_options", options)
         if self.split_by not in ("row group", "file"):
             raise ConfigurationError(f"split_by is {self.split_by!r}", 'give "row group" or "file"')
+        if self.hive_schema and not self.hive_partitioning:
+            raise ConfigurationError("hive_schema has types of folders that are not read", "leave one of both out")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ParquetSource) or self._identity != other._identity:
@@ -268,7 +293,8 @@ class ParquetSource:
 
     @property
     def _identity(self) -> tuple[object, ...]:
-        return self.path, self.columns, self.split_by
+        types = tuple(sorted((name, str(type)) for name, type in (self.hive_schema or {}).items()))
+        return self.path, self.columns, self.split_by, self.hive_partitioning, types
 
     @property
     def kind(self) -> str:
@@ -302,10 +328,21 @@ class ParquetSource:
         return replace(self, files=tuple(files))
 
     @cached_property
+    def _own_schema(self) -> pa.Schema:
+        """The schema of the first file."""
+        return plain_schema(read_footer(self._files[0]).schema.to_arrow_schema().remove_metadata())
+
+    @cached_property
+    def _partitions(self) -> FolderColumns:
+        if not self.hive_partitioning:
+            return FolderColumns()
+        return partitions_of([file.id for file in self._files], self._own_schema.names, self.hive_schema or {})
+
+    @cached_property
     def _file_schema(self) -> pa.Schema:
-        """The schema of the first file: what the filter may use."""
+        """What the filter may use: the columns of the first file, and those that folders tell."""
         first = self._files[0]
-        schema = plain_schema(read_footer(first).schema.to_arrow_schema().remove_metadata())
+        schema = pa.schema([*self._own_schema, *self._partitions.schema])
         check_columns(schema.names if self.columns is None else self.columns, schema, first.path)
         if self.filter is not None:
             try:
@@ -321,25 +358,27 @@ class ParquetSource:
         splits: list[ParquetSplit] = []
         # a filter may use any column, so without a projection to go by, all must agree
         needed = self.schema if self.filter is None else self._file_schema
-        for file in self._files:
+        needed = pa.schema([each for each in needed if each.name not in self._partitions.schema.names])
+        for place, file in enumerate(self._files):
             metadata = read_footer(file)
             found = metadata.schema.to_arrow_schema()
             check_same(needed, found, file, self._files[0], all_wanted=self.columns is None)
             groups = tuple((group, metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups))
             if self.split_by == "file":
-                splits.append(self._split(file, groups, file.id))
+                splits.append(self._split(place, groups, file.id))
             else:
-                splits += [self._split(file, (group,), f"{file.id}#{group[0]}") for group in groups]
+                splits += [self._split(place, (group,), f"{file.id}#{group[0]}") for group in groups]
         return splits
 
     def bounds(self, columns: Sequence[str]) -> dict[str, tuple[Any, Any]]:
         """The least and the largest value of columns, as footers of local files tell them: of a few row groups."""
-        footers = [read_footer(file) for file in _evenly(self._files) if is_local(file.filesystem)]
-        groups = [(footer, group) for footer in footers for group in range(footer.num_row_groups)]
+        places = [place for place in _evenly(range(len(self._files))) if is_local(self._files[place].filesystem)]
+        footers = [(read_footer(self._files[place]), self._partitions.of(place)) for place in places]
+        groups = [(*each, group) for each in footers for group in range(each[0].num_row_groups)]
         known = [name for name in columns if name in self._file_schema.names]
         found: dict[str, tuple[Any, Any]] = {}
-        for footer, group in _evenly(groups):
-            bounds = GroupBounds(footer, self._file_schema)
+        for footer, constants, group in _evenly(groups):
+            bounds = GroupBounds(footer, self._file_schema, constants)
             for name in known:
                 told = bounds.of(group, name)
                 if told.low is not None:
@@ -355,21 +394,35 @@ class ParquetSource:
         except (pa.ArrowException, ValueError, OverflowError):
             return None
 
-    def _split(self, file: DataFile, groups: tuple[tuple[int, int], ...], id: str) -> ParquetSplit:
-        return ParquetSplit(file, groups, id, self._file_schema, self._wanted, self.filter)
+    def _split(self, place: int, groups: tuple[tuple[int, int], ...], id: str) -> ParquetSplit:
+        constants = tuple(self._partitions.of(place).items())
+        return ParquetSplit(
+            self._files[place], groups, id, self._file_schema, self._wanted, self.filter, constants=constants
+        )
 
     def describe(self) -> str:
         where = "" if self.filter is None else f" where {self.filter}"
-        return f"{', '.join(self._wanted)}{where}"
+        told = ", ".join(f"{each.name} {each.type}" for each in self._partitions.schema)
+        return f"{', '.join(self._wanted)}{where}" + (f"; by folder {told}" if told else "")
 
 
-def parquet_fragment(file: DataFile) -> dataset.ParquetFileFragment:
+def _with(constants: Constants, records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows in these columns, of which some have one value in all rows."""
+    rows = records.num_rows
+    columns = [pa.repeat(constants[name], rows) if name in constants else records.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def parquet_fragment(file: DataFile, constants: Iterable[tuple[str, pa.Scalar]] = ()) -> dataset.ParquetFileFragment:
     """The file as a part of a dataset, for scans."""
     options = dataset.ParquetFragmentScanOptions(
         pre_buffer=not is_local(file.filesystem), page_checksum_verification=True
     )
     form = dataset.ParquetFileFormat(default_fragment_scan_options=options)
-    return form.make_fragment(file.path, file.reached)
+    told = [
+        dataset.field(name) == value if value.is_valid else dataset.field(name).is_null() for name, value in constants
+    ]
+    return form.make_fragment(file.path, file.reached, reduce(and_, told) if told else None)
 
 
 def _evenly(all: Sequence[T]) -> Sequence[T]:

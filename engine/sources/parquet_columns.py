@@ -8,13 +8,15 @@ Rules:
    are read one by one: the columns that filters look at first, of the others only the rows that are left
    (:class:`ChunkedColumns`). Else whole batches are read, and cut by what they weigh (:func:`weighed_batches`).
 3. Columns come in their compact forms where that is asked for, and where chunks are read one by one.
+4. A file is not opened of which the folders say that the first filter lets no row through, where rows have a fixed
+   width: else only the file tells where chunks end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +26,7 @@ from ..arrow.compact import as_records, plain
 from ..arrow.masks import set_bits
 from ..arrow.plain_types import plain_batches
 from ..core.operator import OUTPUT_BYTES
+from ..expressions.bounds import bounded
 from ..files.paths import DataFile, is_local
 from ..kernels.page_stream import BLOCK, DoubtfulPage
 from ..kernels.pages import ColumnReader, TextReader, chunk_range, column_reader
@@ -33,6 +36,7 @@ from ..plan.rounds import CHUNK_ROWS, RowStream
 from .far_columns import FarBytes
 from .parquet_files import Pace, bounded_batches, comparing_pages, footer_of, parquet_file
 from .parquet_index import index_places, page_places
+from .partitions import Constants, range_of
 from .picking import Chunk, Chunked, Pick, PickedRows, PickingStream, Positions, rows_read
 from .skipping import GroupRanges, Skipping
 
@@ -51,8 +55,11 @@ class OpenGroups:
         opened: pa.NativeFile,
         metadata: parquet.FileMetaData,
         groups: Sequence[tuple[int, int]],
+        constants: Constants,
     ) -> None:
         self.file, self.opened, self.metadata, self.groups = file, opened, metadata, groups
+        #: columns that the file does not have, but its folders tell
+        self.constants = constants
         #: leaf columns by their names; that of a nested column is another one
         self.leaves: Mapping[str, int] = {name: place for place, name in enumerate(metadata.schema.names)}
         #: row groups of which pages are left out that need not be passed one by one
@@ -102,6 +109,11 @@ class OpenGroups:
             page_places(self.part, chunk, index_places(self.metadata, group, leaf)) if chunk.has_offset_index else None
         )
         return None if found is None else found.ravel()
+
+    def column(self, field: pa.Field, start: int) -> AnyColumn:
+        """A column, from row ``start`` of the first row group on."""
+        value = self.constants.get(field.name)
+        return Column(self, field, start) if value is None else ConstantColumn(value)
 
     def reader(self, group: int, field: pa.Field) -> ColumnReader | None:
         """The decoder of a column; None if it is pyarrow's."""
@@ -221,6 +233,34 @@ class Column:
         return found
 
 
+class ConstantColumn:
+    """A column with one value in all rows."""
+
+    def __init__(self, value: pa.Scalar) -> None:
+        self._value = value
+
+    def most_bits(self) -> int:
+        """What any ``CHUNK_ROWS`` rows take at most."""
+        fixed = fixed_bits(self._value.type)
+        if fixed is None:
+            fixed = 8 * len(self._value.as_buffer() or b"") + _TEXT_BITS
+        return fixed * CHUNK_ROWS
+
+    def none(self) -> pa.Array:
+        """No rows."""
+        return pa.nulls(0, self._value.type)
+
+    def skip(self, rows: int) -> None:
+        """Leave the next rows out."""
+
+    def take(self, rows: int, picked: Positions | None = None, compact: bool = False) -> pa.Array:
+        """The next rows, or of these the ones at ascending positions."""
+        return pa.repeat(self._value, rows if picked is None else len(picked))
+
+
+AnyColumn: TypeAlias = Column | ConstantColumn
+
+
 class _ByArrow:
     """A column of a row group that pyarrow reads, from a row on."""
 
@@ -268,7 +308,7 @@ class ChunkedColumns:
     def __init__(
         self,
         groups: OpenGroups,
-        columns: dict[str, Column],
+        columns: dict[str, AnyColumn],
         schema: pa.Schema,
         start: int,
         pick: Pick | None,
@@ -289,7 +329,9 @@ class ChunkedColumns:
         self._skipping = (
             None
             if pick is None
-            else Skipping(GroupRanges(groups.metadata, schema, groups, pick.skipped), groups.groups, pick)
+            else Skipping(
+                GroupRanges(groups.metadata, schema, groups, pick.skipped, groups.constants), groups.groups, pick
+            )
         )
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
@@ -365,7 +407,7 @@ class ChunkedColumns:
 
     def _read_again(self, rows: int) -> pa.RecordBatch:
         """A filter has failed: the rows as they are, for the operator to fail on (``picking``, rule 3)."""
-        self._columns = {field.name: Column(self._groups, field, self._at) for field in self._schema}
+        self._columns = {field.name: self._groups.column(field, self._at) for field in self._schema}
         return as_records([column.take(rows) for column in self._columns.values()], self._schema)
 
     def _of(self, names: Sequence[str]) -> pa.Schema:
@@ -375,7 +417,7 @@ class ChunkedColumns:
 class _Taken:
     """What is read of a chunk so far: the rows that are left of it, in the columns that were looked at."""
 
-    def __init__(self, columns: Mapping[str, Column], rows: int, compact: bool) -> None:
+    def __init__(self, columns: Mapping[str, AnyColumn], rows: int, compact: bool) -> None:
         self._columns = columns
         self._rows = rows
         self._compact = compact
@@ -428,6 +470,27 @@ class _Taken:
             self._columns[name].skip(self._rows)
 
 
+class _LeftOut:
+    """Chunks of so many rows of which the first filter lets none through."""
+
+    def __init__(self, rows: int, pick: Pick) -> None:
+        self._left = rows
+        self._counts = (0,) * len(pick.conditions)
+        kept = pa.schema([pick.schema.field(name) for name in pick.columns])
+        self._records = pa.RecordBatch.from_arrays([pa.nulls(0, type) for type in kept.types], schema=kept)
+        pick.skipped.groups += 1
+        pick.skipped.groups_left_out += 1
+        pick.skipped.rows += rows
+
+    def chunks(self, limit: int | None) -> Iterator[Chunk]:
+        """As ``RowStream`` would cut them."""
+        wanted = self._left if limit is None else min(limit, self._left)
+        while wanted:
+            rows = min(CHUNK_ROWS, wanted)
+            self._left, wanted = self._left - rows, wanted - rows
+            yield PickedRows(self._records, (rows, *self._counts))
+
+
 class ColumnStream:
     """The rows of a split from some row on, chunk by chunk. The file is opened when the first is wanted, on the thread
     that wants it, and closed behind the last one."""
@@ -440,8 +503,10 @@ class ColumnStream:
         start: int,
         pick: Pick | None,
         compact: bool,
+        constants: Constants,
     ) -> None:
         self._file = file
+        self._constants = constants
         self._groups = groups
         self._schema = schema
         self._start = start
@@ -464,10 +529,12 @@ class ColumnStream:
                     yield chunk
 
     def _begin(self) -> Chunked:
+        if self._pick is not None and self._is_left_out(self._pick):
+            return _LeftOut(self._left, self._pick)
         self._opened = self._file.open()
         footer = footer_of(self._file, self._opened)
-        groups = OpenGroups(self._file, self._opened, footer, self._groups)
-        columns = {field.name: Column(groups, field, self._start) for field in self._schema}
+        groups = OpenGroups(self._file, self._opened, footer, self._groups, self._constants)
+        columns = {field.name: groups.column(field, self._start) for field in self._schema}
         texts = [field.name for field in self._schema if fixed_bits(field.type) is None]
         if len(self._groups) == 1:
             groups.expect(self._groups[0][0], texts, 2 * BLOCK)
@@ -476,13 +543,23 @@ class ColumnStream:
         rows = RowStream(weighed_batches(groups, columns, self._schema, self._start))
         return rows if self._pick is None else PickingStream(rows, self._pick)
 
+    def _is_left_out(self, pick: Pick) -> bool:
+        """Whether it is known without the file that the first filter lets no row through, and where chunks end."""
+        if not self._constants or not pick.conditions:
+            return False
+        widths = [fixed_bits(each.type) for each in self._schema]
+        if None in widths or CHUNK_ROWS * sum(bits or 0 for bits in widths) > 8 * OUTPUT_BYTES:
+            return False
+        first = bounded(pick.conditions[0].expression, pick.schema)
+        return first.is_safe and not first.may_hold({name: range_of(each) for name, each in self._constants.items()})
+
     def _end(self) -> None:
         if self._opened is not None:
             self._opened.close()
             self._file.check()
 
 
-def is_bounded(columns: Iterable[Column]) -> bool:
+def is_bounded(columns: Iterable[AnyColumn]) -> bool:
     """Whether any ``CHUNK_ROWS`` rows have at most ``OUTPUT_BYTES`` bytes for certain."""
     bits = 0
     for column in columns:
@@ -494,7 +571,7 @@ def is_bounded(columns: Iterable[Column]) -> bool:
 
 
 def weighed_batches(
-    groups: OpenGroups, columns: Mapping[str, Column], schema: pa.Schema, start: int
+    groups: OpenGroups, columns: Mapping[str, AnyColumn], schema: pa.Schema, start: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows from row ``start`` of the first row group on, in batches of bounded size (``parquet``, rule 7)."""
     for group, count in groups.groups:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from itertools import accumulate, pairwise, takewhile
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -33,6 +34,7 @@ from ..kernels.pages import ColumnReader, is_stored_as
 from ..kernels.pieces import Positions
 from .parquet_bloom import Lacks, lacks_of, stored_bytes
 from .parquet_index import PageRanges, index_places, page_places, page_ranges
+from .partitions import Constants, range_of
 from .picking import Keys, Pick, Skipped
 
 Interval: TypeAlias = tuple[int, int]
@@ -45,10 +47,13 @@ _NUMBERS = {"INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d"}
 
 
 class GroupBounds:
-    """What the statistics in the footer of a file tell of its columns."""
+    """What the statistics in the footer of a file, and its folders (``constants``), tell of its columns."""
 
-    def __init__(self, metadata: parquet.FileMetaData, schema: pa.Schema) -> None:
+    def __init__(
+        self, metadata: parquet.FileMetaData, schema: pa.Schema, constants: Constants = MappingProxyType({})
+    ) -> None:
         self._metadata = metadata
+        self._constants = constants
         self._schema = schema
         names = metadata.schema.names
         self._leaves = {name: place for place, name in enumerate(names)}
@@ -56,6 +61,8 @@ class GroupBounds:
 
     def of(self, group: int, name: str) -> Range:
         """Of a column in a row group."""
+        if name in self._constants:
+            return range_of(self._constants[name])
         leaf = self._leaf(name)
         return Range() if leaf is None else self._bounds(group, leaf, self._schema.field(name).type)
 
@@ -104,9 +111,14 @@ class GroupRanges(GroupBounds):
     """What a file that is open tells of its columns. ``skipped``: what came of that so far."""
 
     def __init__(
-        self, metadata: parquet.FileMetaData, schema: pa.Schema, opened: OpenColumns, skipped: Skipped
+        self,
+        metadata: parquet.FileMetaData,
+        schema: pa.Schema,
+        opened: OpenColumns,
+        skipped: Skipped,
+        constants: Constants = MappingProxyType({}),
     ) -> None:
-        super().__init__(metadata, schema)
+        super().__init__(metadata, schema, constants)
         self._opened = opened
         self._skipped = skipped
         self._known: dict[tuple[int, str], Range] = {}

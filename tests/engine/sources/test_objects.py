@@ -80,6 +80,21 @@ def rows_of(split: Split) -> list[int]:
     return [number - 100_000 for batch in split.open(0) for number in batch.column("n").to_pylist()]
 
 
+def test_globs_of_objects(buckets: BucketTwin, bucket: str, kind: str) -> None:
+    write, source = KINDS[kind]
+    for number, name in enumerate(("a=1/x", "a=2/y", "b/x", "_c/x")):
+        buckets.put(f"{bucket}/in/{name}", write(table(number * 10)))
+
+    def first(pattern: str) -> list[int]:
+        return [rows_of(split)[0] for split in source(f"s3://{bucket}/in/{pattern}").splits()]
+
+    assert first("a=*") == first("a=*/*") == [0, 10]
+    assert first("a=1*") == first("a=[1]/x") == [0]
+    assert first("b/**") == [20]
+    with pytest.raises(ConfigurationError, match="matches no data files"):
+        first("c*")
+
+
 def test_object_that_was_exchanged_since_it_was_planned_is_named(buckets: BucketTwin, bucket: str, kind: str) -> None:
     splits = planned(buckets, bucket, kind)
     before = buckets.objects[f"{bucket}/in/1"]

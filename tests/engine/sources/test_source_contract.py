@@ -57,6 +57,22 @@ def parquet_filtered(folder: Path) -> SourceConfig:
     return ParquetSource(write_parquet(folder), columns=["name"], filter=pc.field("value") > 1000.0)
 
 
+def write_partitions(folder: Path) -> Path:
+    for position, table in enumerate(TABLES):
+        (folder / f"part={position}" / "word=a%20b").mkdir(parents=True)
+        parquet.write_table(table, folder / f"part={position}/word=a%20b/x.parquet", row_group_size=30_000)
+    return folder
+
+
+def parquet_partitions(folder: Path) -> SourceConfig:
+    return ParquetSource(write_partitions(folder))
+
+
+def parquet_partitions_filtered(folder: Path) -> SourceConfig:
+    condition = (pc.field("part") != 1) & (pc.field("value") > 1000.0)
+    return ParquetSource(write_partitions(folder) / "part=*", columns=["word", "name"], filter=condition)
+
+
 def csv_files(folder: Path) -> SourceConfig:
     for position, table in enumerate(TABLES):
         csv.write_csv(table, folder / f"{position}.csv")
@@ -107,7 +123,18 @@ def stored(folder: Path, url: str) -> str:
 
 IN_BUCKETS = (parquet_in_a_bucket, filtered_in_a_bucket, csv_in_a_bucket, ipc_in_a_bucket)
 Make = Callable[[Path], SourceConfig]
-MAKERS = (memory, parquet_groups, parquet_files, parquet_filtered, csv_files, ipc_files, ipc_streams, *IN_BUCKETS)
+MAKERS = (
+    memory,
+    parquet_groups,
+    parquet_files,
+    parquet_filtered,
+    parquet_partitions,
+    parquet_partitions_filtered,
+    csv_files,
+    ipc_files,
+    ipc_streams,
+    *IN_BUCKETS,
+)
 
 
 @pytest.fixture(scope="module", params=MAKERS, ids=lambda make: make.__name__)
@@ -128,7 +155,13 @@ def read_all(splits: Iterable[Split], schema: pa.Schema) -> pa.Table:
 
 
 def test_source_gives_all_rows_in_order(source: SourceConfig) -> None:
-    expected = pa.concat_tables(TABLES)
+    tables = [
+        table.append_column("part", pa.array([part] * len(table), pa.int64())).append_column(
+            "word", pa.array(["a b"] * len(table), pa.string())
+        )
+        for part, table in enumerate(TABLES)
+    ]
+    expected = pa.concat_tables(tables)
     if isinstance(source, ParquetSource) and source.filter is not None:
         expected = expected.filter(source.filter)
     found = read_all(source.splits(), source.schema)
