@@ -114,6 +114,7 @@ def run_local(
             claim=claim,
             allow_changes=allow_changes,
             take_over=take_over,
+            may_be_over=place.may_be_over,
         )
         if begun.start is not None:
             COLLECTED.inherit(begun.plan.uuid, begun.start.manifest.uuid, begun.start.manifest.checkpoint)

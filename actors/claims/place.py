@@ -44,6 +44,8 @@ class Place:
     stays: bool = True
     local_copies: bool = False
     storage_options: StorageOptions | None = field(default=None, repr=False, compare=False)
+    may_be_over: bool = False
+    """Whether its log may be closed: then the job has finished, and says so."""
 
 
 def place_in(checkpoints: Checkpoints | str | os.PathLike[str]) -> Place:
@@ -88,9 +90,10 @@ def temporary_place() -> Place:
     return Place(folder, Settings(interval=None, ended_branches=False), release, stays=False)
 
 
-def check_resume(folder: str, job: str, resume: str) -> bool:
-    """Whether the job goes on from a checkpoint in its log. Raises ConfigurationError if the log is closed, if there is
-    one and ``resume`` is "never", or if it holds no checkpoint and ``resume`` is "must"."""
+def check_resume(folder: str, job: str, resume: str, may_be_over: bool = False) -> bool:
+    """Whether the job goes on from a checkpoint in its log. Raises ConfigurationError if the log is closed, unless it
+    ``may_be_over``; if there is one and ``resume`` is "never"; or if it holds no checkpoint and ``resume`` is
+    "must"."""
     if resume not in ("auto", "never", "must"):
         raise ConfigurationError(f"resume={resume!r} is unknown", 'give "auto", "never" or "must"')
     found = read_log_in(folder, job)
@@ -103,6 +106,8 @@ def check_resume(folder: str, job: str, resume: str) -> bool:
         )
         raise error_of(in_words(refused, found, folder))
     if any(isinstance(entry, Ended) for entry in found):
+        if may_be_over:
+            return True
         raise ConfigurationError(f"job {job!r} is over: its log in {folder} is closed", _way_on(found))
     goes_on = any(isinstance(entry, Manifest) for entry in found)
     if resume == "must" and not goes_on:

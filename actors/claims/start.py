@@ -17,7 +17,8 @@ Rules:
    that. Else the checkpoint that the model is bound to becomes the newest one: it is entered into the log again, under
    a new id of a newer generation, as a coordinator would do that had gone back to it. Nothing is deleted, and a
    coordinator that still lives finds its next number taken, and leaves. It is refused if rows that other sinks have
-   written since then would come twice.
+   written since then would come twice. A model that has seen the whole feed of a job that has finished goes on, too:
+   the job is what it was, finished.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from ...engine.flow.flow import Flow
 from ...engine.flow.handoff import has_deferred, not_handed_over
 from ...engine.plan.plan import JobPlan
 from ..audit.audit import state_of
-from ..feed.models import ModelRecord, pin_name, pins_of, record_of, sink_of
+from ..feed.models import NO_CHECKPOINT, ModelRecord, has_seen_all, pin_name, pins_of, record_of, sink_of
 from ..protocol.translate import error_of, execution_graph
 from ..storage.log import create_entry_in, read_log_in
 from ..storage.stores import may_hold_log
@@ -184,19 +185,24 @@ def _visible(config: SinkConfig, job: str) -> int | None:
         return 0  # rows that were collected in another process
 
 
-def rewind_to_model(plan: JobPlan, folder: str, model: str) -> None:
-    """See the module's rules. Raises ConfigurationError if the model is unknown here, or its checkpoint."""
+def rewind_to_model(plan: JobPlan, folder: str, model: str) -> bool:
+    """See the module's rules. Whether the job is over. Raises ConfigurationError if the model is unknown here, or its
+    checkpoint."""
     if not plan.feeds:
         raise ConfigurationError(f"job {plan.name!r} has no feed that a model could go on with", "end it in feed(…)")
     records = _records(plan, folder, model)
     entries = read_log_in(folder, plan.name)
     if any(isinstance(entry, Ended) for entry in entries):
+        drops = {feed: sink_of(plan, feed).drop_last for feed in plan.feeds}
+        if all(has_seen_all(record, folder, plan.name, entries, drops[record.feed]) for record in records):
+            return True
         raise ConfigurationError(
-            f"job {plan.name!r} is over, its log in {folder} is closed", "run it again in another checkpoint folder"
+            f"job {plan.name!r} is over, its log in {folder} is closed, and model {model!r} has not seen all of it",
+            "run it again in another checkpoint folder",
         )
     manifests = [entry for entry in entries if isinstance(entry, Manifest)]
     if manifests and all(_holds(plan, folder, manifests[-1], record) for record in records):
-        return
+        return False
     found = _bound(plan, entries, manifests, records)
     if not all(_holds(plan, folder, found, record) for record in records):
         raise ConfigurationError(
@@ -217,6 +223,7 @@ def rewind_to_model(plan: JobPlan, folder: str, model: str) -> None:
             kind="ConfigurationError",
         )
         raise error_of(in_words(refused, read_log_in(folder, plan.name), folder))
+    return False
 
 
 def _records(plan: JobPlan, folder: str, model: str) -> list[ModelRecord]:
@@ -235,8 +242,8 @@ def _records(plan: JobPlan, folder: str, model: str) -> list[ModelRecord]:
 def _bound(
     plan: JobPlan, entries: Sequence[LogEntry], manifests: Sequence[Manifest], records: Sequence[ModelRecord]
 ) -> Manifest:
-    """The checkpoint of the first record (feeds that one script reads are committed together)."""
-    record = records[0]
+    """The checkpoint of the first record that needs one (feeds that one script reads are committed together)."""
+    record = next((each for each in records if each.checkpoint != NO_CHECKPOINT), records[0])
     kept = pins_of(entries).get(pin_name(record.feed, record.model)) == record.checkpoint
     found = next((each for each in manifests if each.checkpoint == record.checkpoint), None)
     if found is None or not kept:
@@ -323,12 +330,13 @@ def begin_in(
     claim: Claim = "no_claim",
     allow_changes: bool = False,
     take_over: bool = False,
+    may_be_over: bool = False,
 ) -> Beginning:
     """The beginning of a job whose checkpoints go to ``folder``. Raises PenstockError."""
     entries: list[LogEntry] = read_log_in(folder, plan.name)
     found = identity_in(entries)
     plan = replace(plan, uuid=found.uuid if found is not None else uuid.uuid4().hex)
-    goes_on = check_resume(folder, plan.name, resume)
+    goes_on = check_resume(folder, plan.name, resume, may_be_over)
     start = find_start(plan, folder, from_snapshot, claim=claim, allow_changes=allow_changes)
     resumes = goes_on or start is not None
     plan.check(resumes, folder)

@@ -51,7 +51,7 @@ def start_in_shape(
     """
     plan = plan_as(planned)
     if resume_model is not None:
-        rewind_to_model(plan, place.folder, resume_model)
+        place = dataclasses.replace(place, may_be_over=rewind_to_model(plan, place.folder, resume_model))
     if plan.fed and place.stays and place.settings.interval is not None:
         _log.warning(
             "job %s: no checkpoint stands within a window, so one every %g s is for windows that are shorter",

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from ...engine.core.errors import ConfigurationError
 from ...engine.core.shown import hides_credentials
-from ...engine.feed.messages import Ask, Reply
+from ...engine.feed.messages import Ask, Reply, end_for
 from ...engine.feed.server import FeedServer
+from ...engine.feed.status import FeedStatus
 from ...engine.plan.plan import JobPlan
 
 
@@ -55,6 +56,45 @@ class LocalLink:
 
     def notify(self, ask: Ask) -> None:
         self._server.notify(ask)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRoute:
+    """To a feed that was read to its end by a job that has finished, for ranks that have seen all ``batches`` of it:
+    nobody serves it any more."""
+
+    folder: str
+    feed: str
+    batches: int
+
+    def open(self) -> EndedLink:
+        """A link for one reader."""
+        return EndedLink(self.feed, self.batches)
+
+
+class EndedLink:
+    """Says that nothing comes."""
+
+    def __init__(self, feed: str, batches: int) -> None:
+        self._feed, self._batches = feed, batches
+
+    def ask(self, ask: Ask, timeout: float) -> Reply[pa.RecordBatch]:
+        if ask.asks_status:
+            return Reply(None, status=FeedStatus(self._feed, batches=self._batches))
+        reply: Reply[pa.RecordBatch] | None = end_for(ask, self._batches)
+        if reply is None:
+            raise ConfigurationError(
+                f"feed {self._feed!r} has been read to its end, batch {self._batches}, and its job has finished: batch "
+                f"{ask.taken} is not kept any more",
+                "to read it again, run it in another checkpoint folder",
+            )
+        return reply
+
+    def notify(self, ask: Ask) -> None:
+        """Nobody need know."""
 
     def close(self) -> None:
         """Nothing is held."""

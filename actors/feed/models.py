@@ -9,12 +9,15 @@ Rules:
    way round, and that is over when the log says so: the next commit of the name finds no pin of a former one.
 3. A model is bound once. Bound again with the same number nothing happens; with another it is refused, and so it is
    with other batches that were skipped.
-4. A record is sealed (``coordinator.model.records``): a damaged one is an error, never another batch to go on from.
+4. A model that has seen all batches of a feed that nobody has to serve any more needs no checkpoint: the rank writes
+   its record. It is known by ``last``, or, where it was bound before that was known, by the newest checkpoint.
+5. A record is sealed (``coordinator.model.records``): a damaged one is an error, never another batch to go on from.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,26 +25,34 @@ from contextlib import suppress
 from functools import partial
 
 import msgspec
-from pyarrow.fs import FileSelector
+from pyarrow.fs import FileSelector, FileType
 
 from ...coordinator.model.events import Event, PinRequested, UnpinRequested
-from ...coordinator.model.manifest import LogEntry, Pinned, Unpinned
+from ...coordinator.model.manifest import Ended, LogEntry, Manifest, Pinned, Unpinned
 from ...coordinator.model.records import decode_record, encode_record
 from ...engine.core.errors import ConfigurationError, PenstockError
 from ...engine.core.identity import CheckpointId
 from ...engine.feed.messages import FORGET, Commit, Ranges
 from ...engine.feed.progress import RankProgress
 from ...engine.feed.sink import FeedSink
+from ...engine.feed.state import read_counters
 from ...engine.files.durable import make_folder, put_file
 from ...engine.files.paths import absolute, resolve, safe_name, storage_error
 from ...engine.plan.plan import JobPlan
 from ..protocol.messages import UNKNOWN_TIME
 from ..storage.damage import FROM_A_COPY, decoding
 from ..storage.log import LogTail
+from ..storage.snapshots import SnapshotFiles
 
 PIN_SECONDS = 30.0
 ASK_AGAIN = 2.0
 PAUSE = 0.02
+NO_CHECKPOINT = CheckpointId(0, 0)
+"""In the record of a model that needs none."""
+FINISHED = "finished"
+"""What the closing entry of a job says whose feeds have been read to their ends."""
+
+_log = logging.getLogger(__name__)
 
 
 FORMAT = 2
@@ -64,6 +75,8 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     epoch: int = 0
     #: ranks that had not taken all that it has seen when it was bound, though they had the time to acknowledge it
     behind: tuple[RankProgress, ...] = ()
+    #: it was known that nothing comes next
+    last: bool = False
 
 
 _RECORDS = msgspec.json.Decoder(ModelRecord)
@@ -79,7 +92,8 @@ class ModelBook:
 
     def __init__(self, folder: str, job: str) -> None:
         self._files, root = resolve(absolute(folder))
-        self._folder = f"{root.rstrip('/')}/{safe_name(job)}/models"
+        self._root = root.rstrip("/")
+        self._folder = f"{self._root}/{safe_name(job)}/models"
         #: the folder was made, or found, and synced with all above it
         self._is_made = False
 
@@ -108,6 +122,11 @@ class ModelBook:
         way_on = f"{FROM_A_COPY}; without it, start the training over, or from another model"
         with decoding(f"the model's record {path}", way_on):
             return decode_record(data, _RECORDS, FORMAT)
+
+    @property
+    def has_place(self) -> bool:
+        """Whether the checkpoint folder is there: a temporary one goes with its job."""
+        return bool(self._files.get_file_info(self._root).type != FileType.NotFound)
 
     def write(self, record: ModelRecord) -> None:
         """Keep a record. Raises OSError."""
@@ -171,21 +190,8 @@ class ModelBinder:
             return mismatch(known, commit)
         if not self._pin(pin_name(feed, model), checkpoint):
             return None
-        size = sink_of(self._plan, feed).batch_size
-        fingerprint = self._plan.fingerprint
-        self._book.write(
-            ModelRecord(
-                model=model,
-                feed=feed,
-                step=commit.step,
-                batch_size=size,
-                checkpoint=checkpoint,
-                fingerprint=fingerprint,
-                skipped=commit.skipped,
-                epoch=commit.epoch,
-                behind=behind,
-            )
-        )
+        made = _record(feed, commit, sink_of(self._plan, feed).batch_size, self._plan.fingerprint)
+        self._book.write(msgspec.structs.replace(made, checkpoint=checkpoint, behind=behind))
         return ""
 
     def _forget(self, feed: str, model: str) -> str:
@@ -221,6 +227,60 @@ class ModelBinder:
             time.sleep(PAUSE)
             self._log.follow(ahead=1)
         return False
+
+
+def _record(feed: str, commit: Commit, batch_size: int, fingerprint: str) -> ModelRecord:
+    """Of a model that needs no checkpoint."""
+    return ModelRecord(
+        model=commit.model,
+        feed=feed,
+        step=commit.step,
+        batch_size=batch_size,
+        checkpoint=NO_CHECKPOINT,
+        fingerprint=fingerprint,
+        skipped=commit.skipped,
+        epoch=commit.epoch,
+        last=commit.last,
+    )
+
+
+def bind_at_the_end(folder: str, job: str, feed: str, batch_size: int, fingerprint: str, commit: Commit) -> str:
+    """Rule 4, in the process of a rank: bind a model that has seen the whole feed, or forget one. "", or why not."""
+    book = ModelBook(folder, job)
+    try:
+        if not book.has_place:
+            _log.warning(
+                "model %r of feed %r: job %s kept its state in a temporary folder, %s, which is gone with it: nothing "
+                "goes on from it",
+                commit.model,
+                feed,
+                job,
+                folder,
+            )
+        elif commit.step == FORGET:
+            book.delete(feed, commit.model)
+        elif (known := book.read(feed, commit.model)) is not None:
+            return mismatch(known, commit)
+        else:
+            book.write(_record(feed, commit, batch_size, fingerprint))
+    except (PenstockError, OSError) as error:
+        return f"model {commit.model!r} could not be written down: {error}"
+    return ""
+
+
+def has_seen_all(record: ModelRecord, folder: str, job: str, entries: Sequence[LogEntry], drop_last: bool) -> bool:
+    """Whether the job of these entries has finished, and the model has seen the whole feed (rule 4)."""
+    if not any(isinstance(entry, Ended) and entry.status == FINISHED for entry in entries):
+        return False
+    newest = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
+    if record.last or newest is None:
+        return record.last
+    handles = [each for task in newest.tasks for each in task.state if each.operator == record.feed]
+    table = SnapshotFiles(newest.root or folder, job).read([each for each in handles if not each.is_flight])
+    if record.feed not in table:
+        return False
+    state = read_counters(table[record.feed])
+    return state.ended and state.next_batch(record.batch_size, drop_last) == record.step
 
 
 def mismatch(known: ModelRecord | Commit, commit: Commit) -> str:

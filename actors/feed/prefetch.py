@@ -11,7 +11,8 @@ Rules:
    seen, so that the checkpoint that the model is bound to holds what comes next.
 4. At the end the thread goes on until the rank may leave: when its models are bound, and then a checkpoint says that
    everything was read. A rank that commits models, or fetches ahead of its model, leaves when it is closed: it may
-   fail yet.
+   fail yet. What is committed when it may leave needs no checkpoint: the thread writes it down itself (``finish``),
+   until the reader is closed.
 5. A reader that ends before its group is complete gives its rank back: when it is closed, when its user has waited too
    long, and when it cannot go on. A user who then waits again comes as a new reader.
 6. What goes wrong on the thread is raised at the next batch, at ``commit`` and at ``flush``. A refused model is
@@ -24,7 +25,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 import pyarrow as pa
@@ -71,7 +72,7 @@ class FetchState(Enum):
     LEAVING = "leaving"
     """Everything was taken; it stays until the feed lets it go (rule 4)."""
     SETTLED = "settled"
-    """It may leave."""
+    """It may leave, and asks nobody any more."""
     FAILED = "failed"
     """The thread has ended with an error, which its user gets."""
     CLOSED = "closed"
@@ -97,7 +98,8 @@ class Prefetcher:
     """See the module's rules. ``name``: of the feed. ``ahead``: batches beyond the one that is wanted next; None:
     as their size suggests. ``ahead_bytes``: as many batches as have so many bytes. ``commits``: what another group was
     asked for and may not have done; each is known by its mark. Asked for from the first message on: it says which
-    batches the feed must still have."""
+    batches the feed must still have. ``finish``: carries out what is committed when the feed has been let go; "", or
+    why it is refused."""
 
     def __init__(
         self,
@@ -111,8 +113,10 @@ class Prefetcher:
         ahead_bytes: int | None = None,
         copies: int = 1,
         commits: Sequence[Commit] = (),
+        finish: Callable[[Commit], str] = lambda commit: "",
     ) -> None:
         self._link = link
+        self._finish = finish
         self._who = f"rank {rank} of {ranks}"
         self._name = name
         self._ahead = ahead if ahead is not None else LEAST_AHEAD if ahead_bytes is None else 0
@@ -239,15 +243,11 @@ class Prefetcher:
             if self._error is not None:
                 raise self._error
             self._commits_models = True
-            if self._state is FetchState.SETTLED:
-                self._refused.append(_too_late(model))
-                return
+            commit = replace(commit, last=self.batches is not None and commit.step >= self.batches)
             asked = [self._commits[model], *self._queued.get(model, ())] if model in self._commits else []
-            last = replace(asked[-1], origin="") if asked else None
-            if last == commit:
-                return
-            if last is not None and FORGET not in (last.step, commit.step):
-                self._refused.append(mismatch(last, commit))
+            if asked and (asked[-1].step == commit.step or FORGET not in (asked[-1].step, commit.step)):
+                if refusal := mismatch(asked[-1], commit):
+                    self._refused.append(refusal)
                 return
             self._put(replace(commit, origin=uuid.uuid4().hex))
             self._changed.notify_all()
@@ -341,7 +341,9 @@ class Prefetcher:
         return self._acknowledgement() if self._unsent and self._error is None else None
 
     def _may_close(self) -> bool:
-        return self._state in _GONE or (self._state is not FetchState.LEAVING and not self._commits)
+        if self._state in (FetchState.FAILED, FetchState.CLOSED):
+            return True
+        return self._state is not FetchState.LEAVING and not self._commits
 
     @property
     def waits_for(self) -> str:
@@ -355,9 +357,20 @@ class Prefetcher:
         try:
             while (ask := self._next_request()) is not None:
                 pause = self._request(ask, pause) if self._asking else self._notify(ask, pause)
+            while (commit := self._next_to_finish()) is not None:
+                refusal = self._finish(commit)
+                with self._changed:
+                    self._end_commit(commit.model, refusal)
+                    self._changed.notify_all()
         except Exception as error:
             self._fail(error)
             self._take_leave()
+
+    def _next_to_finish(self) -> Commit | None:
+        """What the thread is to write down itself, as soon as there is something; None: nothing more."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._commits) or self._state is not FetchState.SETTLED)
+            return next(iter(self._commits.values())) if self._state is FetchState.SETTLED else None
 
     def _notify(self, ask: Ask, pause: float) -> float:
         self._link.notify(ask)
@@ -410,7 +423,7 @@ class Prefetcher:
                 wanted, leaving = self._wanted(), self._state is FetchState.LEAVING
                 if wanted or leaving or self._commits or self._cursor is None:
                     self._asking, self._unsent = True, False
-                    return replace(self._acknowledgement(), wanted=wanted, leaves=leaving and not self._commits)
+                    return replace(self._acknowledgement(), wanted=wanted, leaves=leaving)
                 if self._unsent and idle:
                     self._unsent = False
                     return self._acknowledgement()
@@ -449,11 +462,10 @@ class Prefetcher:
                 "model %r of feed %r covers batches that not all ranks have taken: %s", model, self._name, words
             )
         self._reason = reply.reason or self._reason
+        if reply.settled and self._cursor is not None and self._cursor.is_at_end:
+            self._leave()
         if reply.settled and self._state is FetchState.LEAVING:
             self._machine.move(FetchState.SETTLED)
-            # what was committed while the answer was on its way comes too late
-            self._refused += map(_too_late, self._commits)
-            self._commits, self._queued = {}, {}
         self._changed.notify_all()
 
     def _fit(self, found: Slice[pa.RecordBatch], most_bytes: int, least: int, most: int) -> None:
@@ -512,7 +524,3 @@ class Prefetcher:
                 raise AssertionError(f"{self._who} is {state.value}, and needs batches from {self._ask.saved} on")
             if (state is FetchState.FAILED) and self._error is None:
                 raise AssertionError(f"{self._who} has failed without an error")
-
-
-def _too_late(model: str) -> str:
-    return f"model {model!r}: the whole feed has been read and released, nothing is left of it"

@@ -46,12 +46,13 @@ from ...engine.core.errors import ConfigurationError, DataError, PenstockError
 from ...engine.feed.messages import FORGET, Ask, Commit, Ranges, Slice
 from ...engine.feed.sink import CONTIGUOUS
 from ...engine.feed.status import FeedStatus
+from ..storage.log import read_log_in
 from .collating import Collate, Collators, SlicePlace
 from .jax_batches import JaxBatches
-from .link import BrokenFeedLinkError, FeedRoute
+from .link import BrokenFeedLinkError, EndedRoute, FeedRoute
 from .making import MadeAhead
 from .mesh import MeshPlace, MeshRoles, Names, place_of
-from .models import in_words, record_of
+from .models import bind_at_the_end, has_seen_all, in_words, record_of
 from .position import FeedIdentity
 from .prefetch import Prefetcher
 from .torch_batches import Loader, TorchBatches, ragged_forms
@@ -164,11 +165,14 @@ class FeedHandle:
     @checked(ConfigurationError)
     def resume(self, model_uri: str) -> FeedHandle:
         """The feed from where a model has come to: the one that ``Reader.commit`` was called with. Raises
-        ConfigurationError if it is not bound to this feed."""
-        path = self.route.folder
-        found = record_of(path, self.job, self.name, model_uri, self.batch_size, self.fingerprint)
+        ConfigurationError if it is not bound to this feed. One that has seen the whole feed of a job that has finished
+        has no batch to come."""
+        path, job = self.route.folder, self.job
+        found = record_of(path, job, self.name, model_uri, self.batch_size, self.fingerprint)
         edits = united(self.edits, found.skipped or ())
-        place = replace(self, start=found.step, start_epoch=found.epoch, model=model_uri)
+        is_over = has_seen_all(found, path, job, read_log_in(path, job), self.drop_last)
+        route = EndedRoute(path, self.name, found.step) if is_over else self.route
+        place = replace(self, route=route, start=found.step, start_epoch=found.epoch, model=model_uri)
         return replace(place, edits=edits, model_edits=found.skipped)
 
     def status(self) -> FeedStatus:
@@ -469,7 +473,8 @@ class Reader:
             place = (self.rank, self.world_size, self._start)
             ahead, ahead_bytes = self._prefetch
             far = ahead, self._max_ahead, ahead_bytes
-            self._prefetcher = Prefetcher(link, feed.name, *place, *far, copies=self._at.copies, commits=commits)
+            finish = partial(bind_at_the_end, feed.route.folder, feed.job, feed.name, feed.batch_size, feed.fingerprint)
+            self._prefetcher = Prefetcher(link, feed.name, *place, *far, self._at.copies, commits, finish)
         return self._prefetcher
 
     def _take_epoch(self) -> Iterator[Slice[pa.RecordBatch]]:

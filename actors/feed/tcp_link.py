@@ -90,7 +90,7 @@ class TcpLink:
             return self._explain(ask, f"its process, which cannot be reached: {error}", error)
         if reply.group is None and not reply.answers and self._discovery.server(self._route.feed) != self._endpoint:
             self._drop()
-        if reply.group is None and (over := self._discovery.end_of_run()) is not None:
+        if reply.group is None and not reply.settled and (over := self._discovery.end_of_run()) is not None:
             raise error_of_end(over)
         return reply
 
@@ -121,7 +121,7 @@ class TcpLink:
     def _end_for(self, ask: Ask) -> Reply[pa.RecordBatch] | None:
         """The feed's end, for a rank that needs nothing more of it (its process is gone)."""
         batches = self._discovery.batches(self._route.feed)
-        return None if batches is None or ask.commits else end_for(ask, batches)
+        return None if batches is None else end_for(ask, batches)
 
     def _note_damage(self, ask: Ask, error: GarbageError) -> None:
         self._damages += 1

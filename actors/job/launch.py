@@ -119,6 +119,7 @@ def run(
             claim=claim,
             allow_changes=allow_changes,
             take_over=take_over,
+            may_be_over=place.may_be_over,
         )
         stays = detached and not place.settings.moves  # on its way to another shape it is this script's
         return start(begun.plan, place, begun.start, detached=stays)

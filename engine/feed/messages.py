@@ -131,6 +131,8 @@ class Commit(msgspec.Struct, frozen=True):
     origin: str = ""
     """Drawn by the reader each time that its user asks for this: a name may be bound, forgotten and bound again, and
     a repeated or late request is recognised by it."""
+    last: bool = False
+    """It is known that there are no more batches."""
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -149,7 +151,8 @@ class Ask(msgspec.Struct, frozen=True):
     """It needs none before this one ever again."""
     wanted: tuple[int, ...] = ()
     leaves: bool = False
-    """It has read everything and wants to know when it may leave."""
+    """It has read everything and wants to know when it may leave: when its ``commits`` have ended, or nobody is there
+    who could carry them out (``Reply.settled``)."""
     commits: tuple[Commit, ...] = ()
     quits: bool = False
     """It leaves before the end, and gives its rank back if its group is not complete. This session does not come back,
@@ -173,7 +176,8 @@ def end_for(ask: Ask, batches: int) -> Reply[R] | None:
     it lacks some."""
     if ask.taken < batches:
         return None
-    return Reply(ask.group(ask.generation), (FeedEnded(ask.generation, ask.taken, batches),), settled=ask.leaves)
+    ended = FeedEnded(ask.generation, ask.taken, batches)
+    return Reply(ask.group(ask.generation), (ended,), settled=ask.leaves or bool(ask.commits))
 
 
 class Reply(msgspec.Struct, Generic[R], frozen=True):
@@ -183,7 +187,8 @@ class Reply(msgspec.Struct, Generic[R], frozen=True):
     answers: tuple[Answer[R], ...] = ()
     reason: str = ""
     settled: bool = False
-    """No restart comes back to what was read: the rank may leave."""
+    """No restart comes back to what was read: the rank may leave, and carries out by itself what ``bound`` does not
+    say of its commits, for it needs no checkpoint."""
     bound: tuple[tuple[str, str], ...] = ()
     """Models whose commits have ended: "", or why they were refused."""
     remarks: tuple[tuple[str, str], ...] = ()

@@ -124,6 +124,10 @@ class ModelCommits:
             slow = lagging(commit.step)
             self._bindings[commit] = _Binding(slow)
             self.bind(commit, newest[0], slow, partial(self._on_bound, commit))
+        return self.outcomes(commits)
+
+    def outcomes(self, commits: Sequence[Commit]) -> tuple[tuple[str, str], ...]:
+        """Of those that have ended: "", or why they were refused."""
         known = ((commit.model, self._bindings.get(commit)) for commit in commits)
         return tuple((model, found.refusal) for model, found in known if found is not None and found.has_ended)
 
@@ -135,6 +139,11 @@ class ModelCommits:
             for model, found in known
             if found is not None and found.state is BindingState.BOUND and found.lagging
         )
+
+    def is_at_work(self, commits: Sequence[Commit]) -> bool:
+        """Whether one of them is being carried out."""
+        found = (self._bindings.get(commit) for commit in commits)
+        return any(each is not None and not each.has_ended for each in found)
 
     def wants_checkpoint(self, commits: Sequence[Commit]) -> bool:
         """Whether a newer checkpoint has to be taken first."""

@@ -8,7 +8,8 @@ Rules:
    every rank has joined once.
 3. A rank that waits is told for what: for ranks to join, for a slow rank, for rows of the flow, for the feed's task.
 4. When the job is over all ranks that wait get its error at once. But a rank that has read the whole feed, and lacks
-   nothing, hears just that the feed has ended, whenever it asks: the last ranks may ask when the job is over.
+   nothing, hears just that the feed has ended, whenever it asks: the last ranks may ask when the job is over. What it
+   commits then it writes down itself, but for what is being carried out here.
 5. A checkpoint that was aborted may have failed because the end of one source is on its way while others are throttled:
    as many rows more as there is room for may come before the next one. So a later one succeeds.
 """
@@ -326,8 +327,9 @@ class FeedServer:
             return self._leave(ask), False
         if self._members.has_left(ask.session):
             return Reply(None), False
-        if self._settled and ask.leaves and not ask.commits:
-            return Reply(group, settled=True), False
+        if self._settled and ask.leaves:
+            busy = self._over is None and self.commits.is_at_work(ask.commits)
+            return Reply(group, settled=not busy, bound=self.commits.outcomes(ask.commits)), busy
         if (reply := self._reply_at_the_end(ask)) is not None:
             return reply, False
         if group is not None and 0 < ask.generation < group.generation:
@@ -361,7 +363,7 @@ class FeedServer:
 
     def _reply_at_the_end(self, ask: Ask) -> Reply[Rows] | None:
         """Rule 4."""
-        if not self._settled or ask.commits:
+        if not self._settled:
             return None
         batches = self._batches if self._sequencer is None else self._sequencer.batches
         return None if batches is None else end_for(ask, batches)

@@ -7,7 +7,7 @@ alone, so that its sum is what the audit compares.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Generic
 
 import pyarrow as pa
@@ -134,11 +134,19 @@ def read_state(table: pa.Table, schema: pa.Schema) -> SequencerState[pa.RecordBa
             f"the checkpoint holds rows of another schema: {table.schema.field('row').type}",
             "run the flow that the checkpoint was taken of",
         )
-    counters = table.slice(0, 1).drop_columns(["row"]).to_pylist()[0]
     rows: list[pa.RecordBatch] = []
     for piece in table.slice(1).to_batches():
         if piece.num_rows:
             rows.append(pa.record_batch(children(piece.column("row")), schema=schema))
+    state = read_counters(table)
+    if state.cut is not None:
+        state = replace(state, cut=replace(state.cut, is_open=bool(rows) and not rows[-1][END][-1].as_py()))
+    return replace(state, rows=tuple(rows))
+
+
+def read_counters(table: pa.Table) -> SequencerState[pa.RecordBatch]:
+    """The state of a table, without its rows, and whether the first ones of a batch are among them."""
+    counters = table.slice(0, 1).drop_columns(["row"]).to_pylist()[0]
     ends = counters.get("ends") or []
     if counters["ended"] and not ends:  # of an earlier release
         ends = [{"position": counters["rows"], "content": counters["content"]}]
@@ -148,9 +156,9 @@ def read_state(table: pa.Table, schema: pa.Schema) -> SequencerState[pa.RecordBa
         counters["rows"],
         counters["ended"],
         OrderHash(counters["order"], counters["rows"], counters["content"]),
-        tuple(rows),
+        (),
         tuple(EpochEnd(**end) for end in ends),
         tuple(RankProgress(**each) for each in counters.get("places") or ()),
         tuple(Untaken(**each) for each in counters.get("untaken") or ()),
-        None if cut is None else CutState(cut[0], cut[1], tuple(cut[2:]), bool(rows) and not rows[-1][END][-1].as_py()),
+        None if cut is None else CutState(cut[0], cut[1], tuple(cut[2:])),
     )

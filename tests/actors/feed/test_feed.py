@@ -138,6 +138,32 @@ def test_processes_that_are_killed_in_the_second_epoch_and_ranks_of_another_numb
     assert [epoch.same for epoch in audit.epochs] == [True] * 3
 
 
+def test_model_is_committed_after_the_last_step_in_processes_outside_the_cluster(jobs: Any) -> None:
+    """By ranks that commit at once, and by one that comes when the job is over."""
+    job = jobs(feeding("last"))
+    handle = pickle.dumps(job.feed())
+    rank = RANK.replace("for records in reader]))", "for records in reader]))\n    reader.commit('last')")
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", rank, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for number in range(2)
+    ]
+    for process in ranks:
+        assert process.stdin is not None
+        process.stdin.write(handle)
+        process.stdin.close()
+    steps = [len(json.loads(process.stdout.read())) for process in ranks if process.stdout is not None]
+    assert [process.wait() for process in ranks] == [0, 0]
+    assert job.wait(PATIENCE).audit().clean
+    assert job.feed().resume("last").start == steps[0] == steps[1]
+    with job.feed().resume("last").reader(timeout=PATIENCE) as late:
+        assert list(late) == []
+        late.commit("later")
+    again = jobs(feeding("last"), resume_model="later")
+    for model in ("last", "later"):
+        assert read_group(again.feed().resume(model), 3) == []
+    assert again.wait(PATIENCE).status().state == "finished"
+
+
 def test_ranks_are_told_why_a_job_has_failed_or_that_it_was_shut_down(jobs: Any) -> None:
     flow = Flow("failing", lanes=4)
     rows = flow.from_tables(tables(), name="rows", rate=1000.0)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from penstock.actors.feed.models import ModelBook
 from penstock.actors.feed.prefetch import FetchState, Prefetcher
 from penstock.actors.feed.reader import FeedHandle, Reader
 from penstock.engine.core.errors import ConfigurationError, DataError, InternalError, SetupError
@@ -176,8 +177,8 @@ def test_models_of_which_nothing_is_known_at_the_end_are_named(caplog: pytest.Lo
     assert "before these models are bound: m" in caplog.text
 
 
-def test_model_that_comes_when_the_feed_is_let_go_is_refused_and_nobody_waits() -> None:
-    feed = Feed()
+def test_model_that_comes_when_the_feed_is_let_go_is_written_down_by_its_rank(tmp_path: Path) -> None:
+    feed = Feed(folder=str(tmp_path))
     reader = handle(feed).reader(timeout=60)
     batches = reader.iter_batches()
     firsts(batches, 10)
@@ -189,9 +190,11 @@ def test_model_that_comes_when_the_feed_is_let_go_is_refused_and_nobody_waits() 
     reader.commit("late")
     feed.open_to.set()
     feed.refuse = None
-    with pytest.raises(ConfigurationError, match="'late': the whole feed has been read and released"):
-        reader.flush(60)
+    reader.flush(60)
+    reader.commit("later")
     reader.close()
+    found = ModelBook(str(tmp_path), "job").records("feed")
+    assert [(each.model, each.step, each.last) for each in found] == [("late", 10, True), ("later", 10, True)]
 
 
 def test_flush_says_for_whom_it_waits() -> None:
