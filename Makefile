@@ -7,6 +7,7 @@
 #   make coverage     make test-fast, and the share of branches in engine and coordinator that it takes: not less than before
 #   make mutation     MUTANTS=40 changed lines in each of four pure cores, and how many of them the tests notice
 #   make check        ruff, mypy --strict on the built wheel, the architecture test
+#   make docs         the documentation as a site, in build/site; a warning is an error
 #   make bench        Penstock beside its peers, short: a table, and benchmarks/results/latest.json
 #   make bench-checkpoints  what checkpoints cost: a table, and benchmarks/results/checkpoints.json
 #   make bench-full   the same with more data and rounds, and every script in benchmarks/
@@ -21,7 +22,7 @@
 # ARGS=… is handed on to pytest, to the demo or to the benchmarks: make test ARGS="-k barrier", make demo ARGS="--scale 2".
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast coverage mutation check lint types architecture bench bench-checkpoints bench-full chaos simulate wheels lock clean
+.PHONY: help venv demo test test-fast coverage mutation check lint types architecture docs bench bench-checkpoints bench-full chaos simulate wheels lock clean
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -124,6 +125,10 @@ architecture: $(READY)
 	@$(PYTEST) -q tests/test_architecture.py
 
 # Peers get environments of their own under build/peers. ARGS="ray --only group" runs a part, ARGS=--docs writes the docs.
+docs: $(READY)
+	@$(PY) -m sphinx -q -W --keep-going -b html docs build/site $(ARGS)
+	@echo "build/site/index.html"
+
 bench: $(READY)
 	@$(PY) benchmarks/house.py $(ARGS)
 
