@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from ...engine.files.paths import absolute, is_hidden, is_local, resolve
 from ...engine.plan.plan import JobPlan
 from ...engine.sinks.collect import COLLECTED, CollectSink
 from ...engine.sinks.parquet import ParquetSink
+from ...engine.sources.parquet import ParquetSource
 
 
 class SparkSession(Protocol):
@@ -50,6 +52,8 @@ class Output:
     path: str | None
     schema: pa.Schema | None
     collected: pa.Table | None = None
+    partition_by: tuple[str, ...] = ()
+    """Columns that are not in the files: their folders tell them."""
 
     def files(self) -> list[str]:
         """The data files as paths that Arrow's file system of the folder knows, sorted."""
@@ -69,6 +73,11 @@ class Output:
         files = self.files()
         if not files:
             return pa.Table.from_batches([no_rows(self._known_schema())])
+        if self.partition_by:
+            types = {name: self._known_schema().field(name).type for name in self.partition_by}
+            source = ParquetSource(str(self.path), hive_schema=types)
+            rows = [records for split in source.splits() for records in split.open(0)]
+            return pa.Table.from_batches(rows, source.schema).select(self._known_schema().names)
         filesystem, _ = resolve(absolute(str(self.path)))
         try:
             if files_of(filesystem) is not None:
@@ -84,6 +93,7 @@ class Output:
         if self.collected is not None:
             return table_to_spark(spark, self.collected)
         files = self.files()
+        self._refuse_folders("Spark", "spark.read.parquet")
         if not files:
             return table_to_spark(spark, self._known_schema().empty_table())
         filesystem, folder = resolve(absolute(str(self.path)))
@@ -99,11 +109,18 @@ class Output:
         """A ``ray.data.Dataset``, on the cluster that this process is connected to."""
         from ..spark.ray_datasets import files_to_dataset, table_to_dataset
 
+        self._refuse_folders("Ray", "ray.data.read_parquet")
         files = self.files()
         if self.collected is not None or not files:
             return table_to_dataset(self.to_table())
         filesystem, _ = resolve(absolute(str(self.path)))
         return files_to_dataset(files, filesystem)
+
+    def _refuse_folders(self, reader: str, call: str) -> None:
+        root = "" if self.path is None else resolve(absolute(self.path))[1]
+        if self.partition_by or any("=" in os.path.dirname(file.removeprefix(root)) for file in self.files()):
+            message = f"{self.path} has columns that only its folders tell"
+            raise ConfigurationError(message, f"let {reader} read the whole folder: {call}({str(self.path)!r})")
 
     def _unreadable(self, error: Exception) -> StorageError:
         reason = str(error).splitlines()[0]
@@ -144,7 +161,7 @@ def output_of(plan: JobPlan, name: str | None) -> Output:
     if isinstance(config, CollectSink):
         return Output(None, None, COLLECTED.read(plan.key, config.name, plan.name))
     if isinstance(config, ParquetSink):
-        return Output(str(config.path), _schema_of(plan, id))
+        return Output(str(config.path), _schema_of(plan, id), partition_by=tuple(config.partition_by))
     raise ConfigurationError(f"sink {id} writes no Parquet files", "read what it writes with the tools for that")
 
 

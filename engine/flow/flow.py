@@ -814,17 +814,29 @@ class Stream(Shaping, Looking, Calling):
         path: str | Path,
         *,
         mode: Literal["new", "append"] = "new",
+        partition_by: str | Sequence[str] = (),
+        max_rows_per_file: int = 1 << 20,
+        row_group_size: int = 1 << 17,
         compression: str = "zstd",
         name: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         """Write a folder of Parquet files, exactly once: files appear when the checkpoint that covers them commits.
 
-        ``mode``: "new" wants a folder without data, "append" adds to what is there. ``compression``: "zstd" makes the
-        smallest files, "snappy" and "lz4" take about two thirds of the time; others are "none", "gzip", "brotli".
-        ``storage_options`` as in :meth:`Flow.read_parquet`.
+        ``mode``: "new" wants a folder without data, "append" adds to what is there. ``partition_by``: columns that
+        become folders (``year=2024/kind=a``), which :meth:`Flow.read_parquet`, Spark, DuckDB and pyarrow read back.
+        ``compression``: "zstd" makes the smallest files, "snappy" and "lz4" take about two thirds of the time; others
+        are "none", "gzip", "brotli". ``row_group_size`` in rows. ``storage_options`` as in :meth:`Flow.read_parquet`.
         """
-        sink = ParquetSink(str(path), mode=mode, compression=compression, storage_options=storage_options)
+        sink = ParquetSink(
+            str(path),
+            mode=mode,
+            rows_per_file=max_rows_per_file,
+            row_group_rows=row_group_size,
+            compression=compression,
+            storage_options=storage_options,
+            partition_by=(partition_by,) if isinstance(partition_by, str) else tuple(partition_by),
+        )
         self.write_to(sink, name=name)
 
     @checked()

@@ -1,6 +1,6 @@
 """Whose an output folder is, which files in it are whose, and how many there should be.
 
-    out/part-<operator>-<subtask>-<checkpoint>-<n>-<uuid>.parquet    committed: the data set
+    out/part-<operator>-<subtask>-<checkpoint>-<n>-<uuid>.parquet    committed: the data set; or in folders, key=value
     out/_staging/<uuid>/<claim>/…                                    prepared or being written: hidden
     out/_penstock/owners/<n>.json                                    whose the folder is, from then on
     out/_penstock/append/<uuid>/<n>.json                             in a folder to append to: who goes on with a part
@@ -105,7 +105,7 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class PartFile:
-    """A committed file, by its name."""
+    """A committed file, by its name, which is its path within the folder."""
 
     name: str
     size: int
@@ -121,8 +121,9 @@ def part_name(operator: str, subtask: int, checkpoint: CheckpointId, number: int
 
 def part_of(name: str, size: int) -> PartFile | None:
     """What the name of a file says; None if it is not one that a sink gave."""
-    parts = name.removesuffix(".parquet").rsplit("-", 4)
-    if len(parts) != 5 or not name.startswith("part-") or not name.endswith(".parquet"):
+    base = name.rpartition("/")[2]
+    parts = base.removesuffix(".parquet").rsplit("-", 4)
+    if len(parts) != 5 or not base.startswith("part-") or not base.endswith(".parquet"):
         return None
     generation, _, number = parts[2].partition(".")
     if not (generation.isdigit() and number.isdigit()):
@@ -132,7 +133,7 @@ def part_of(name: str, size: int) -> PartFile | None:
 
 def writer_of(name: str) -> str:
     """The sink that wrote a committed file, as it stands in the file's name."""
-    return name.removesuffix(".parquet").rsplit("-", 4)[0].removeprefix("part-")
+    return name.rpartition("/")[2].removesuffix(".parquet").rsplit("-", 4)[0].removeprefix("part-")
 
 
 class OutputFolder:
@@ -203,7 +204,11 @@ class OutputFolder:
     def foreign(self, lineage: Collection[str]) -> list[str]:
         """The names of all data files that are not of these jobs; cheaper than ``parts``, for each commit asks."""
         ends = tuple(f"-{safe_name(uuid)}.parquet" for uuid in lineage)
-        return [name for name in self._data_names() if not (name.startswith("part-") and name.endswith(ends))]
+        return [
+            name
+            for name in self._data_names()
+            if not (name.rpartition("/")[2].startswith("part-") and name.endswith(ends))
+        ]
 
     def _data_names(self) -> list[str]:
         if not is_local(self.filesystem):

@@ -25,16 +25,17 @@ from pyarrow import fs, parquet
 
 from ..core.errors import ConfigurationError, FlowError, StorageError
 from ..core.operator import OperatorContext
-from ..core.schemas import duplicate_of
+from ..core.schemas import duplicate_of, no_rows
 from ..core.shown import hides_credentials
 from ..core.traits import Traits
 from ..files.object_store import bucket_of, storage_options, writing_bytes
 from ..files.paths import ROWS_PER_BATCH, absolute, resolve, storage_error
 from ..integrity.row_digests import MODULUS, RowDigest
 from ..state.write_behind import LIMIT_BYTES
+from .by_folder import check_by, whole
 from .output_folder import Mode, OutputFolder
 from .parquet_committer import ParquetCommitter
-from .parquet_writer import BUFFER_BYTES, RunningParquetSink, stored_schema
+from .parquet_writer import BUFFER_BYTES, OPEN_OBJECTS, RunningParquetSink, stored_schema
 
 CODECS = ("zstd", "snappy", "lz4", "gzip", "brotli", "none")
 
@@ -56,10 +57,13 @@ class ParquetSink:
     """Of the files: one of ``CODECS``."""
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
     """Who asks the bucket of the path, and where (``access_key_id``, ``endpoint``, …); else the environment says it."""
+    partition_by: Sequence[str] = ()
+    """Rows go into folders named after their values in these columns (``by_folder``)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute(self.path))
         object.__setattr__(self, "storage_options", storage_options([str(self.path)], self.storage_options))
+        object.__setattr__(self, "partition_by", tuple(self.partition_by))
         if self.mode not in ("new", "append"):
             raise ConfigurationError(f"mode is {self.mode!r}", 'give "new" or "append"')
         if self.compression not in CODECS:
@@ -81,7 +85,8 @@ class ParquetSink:
     def buffer_bytes(self) -> int:
         """Bytes of rows that wait for their row group to be complete, at most; in a bucket also of the parts of the
         object that is being written."""
-        return BUFFER_BYTES + (writing_bytes() if bucket_of(str(self.path)) else 0)
+        objects = OPEN_OBJECTS if self.partition_by else 1
+        return BUFFER_BYTES + (objects * writing_bytes() if bucket_of(str(self.path)) else 0)
 
     @property
     def guarantee(self) -> str:
@@ -92,13 +97,14 @@ class ParquetSink:
         return str(self.path) if self.mode == "new" else ""
 
     def describe(self) -> str:
-        return "write Parquet files"
+        return "write Parquet files" + (f" by {', '.join(self.partition_by)}" if self.partition_by else "")
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's schema, once it is sure that Parquet can hold it."""
         (schema,) = inputs
         if (twice := duplicate_of(schema.names)) is not None:
             raise FlowError(f"several columns are named {twice!r}", "rename them: a Parquet file needs unique names")
+        check_by(self.partition_by, schema)
         for each in {each.type: each for each in reversed(list(schema))}.values():
             if _has_dates_within(each.type):
                 raise FlowError(
@@ -134,6 +140,7 @@ class ParquetSink:
             rows_per_file=self.rows_per_file,
             row_group_rows=self.row_group_rows,
             compression=self.compression,
+            partition_by=self.partition_by,
         )
 
     def committer(self, job: str) -> ParquetCommitter:
@@ -159,14 +166,14 @@ class ParquetSink:
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
         """The schema in which the rows come back from its files."""
-        return stored_schema(schema)
+        return stored_schema(schema, self.partition_by)
 
     def visible_digest(self, job: str) -> int | str:
         """Of the rows of the same files, read back; pages are compared with their checksums."""
         found = self._visible(job, _digest)
         return "files that were retired may be gone" if found is None else sum(found) % MODULUS
 
-    def _visible(self, job: str, read: Callable[[fs.FileSystem, str], int]) -> list[int] | None:
+    def _visible(self, job: str, read: Callable[[fs.FileSystem, str, str], int]) -> list[int] | None:
         output = self.output
         lineage = output.lineage_of(job)
         if output.retired(lineage) is not None:
@@ -176,7 +183,7 @@ class ParquetSink:
         for name in [part.name for part in parts] + (foreign if self.mode == "new" else []):
             path = f"{output.folder}/{name}"
             try:
-                found.append(read(output.filesystem, path))
+                found.append(read(output.filesystem, output.folder, name))
             except (OSError, pa.ArrowException) as error:
                 remedy = "restore the file from a copy; the job counts what it has written and will not go on without"
                 raise StorageError(f"the committed file {path} cannot be read: {error}", remedy) from error
@@ -231,12 +238,13 @@ def _has_dates_within(type: pa.DataType) -> bool:
     return any(pa.types.is_date64(each) or _has_dates_within(each) for each in inner)
 
 
-def _rows(filesystem: fs.FileSystem, path: str) -> int:
-    return int(parquet.read_metadata(path, filesystem=filesystem).num_rows)
+def _rows(filesystem: fs.FileSystem, folder: str, name: str) -> int:
+    return int(parquet.read_metadata(f"{folder}/{name}", filesystem=filesystem).num_rows)
 
 
-def _digest(filesystem: fs.FileSystem, path: str) -> int:
+def _digest(filesystem: fs.FileSystem, folder: str, name: str) -> int:
     """Of the rows of a file, in its own schema: an earlier job of the lineage may have had another one."""
+    path = f"{folder}/{name}"
     with parquet.ParquetFile(path, filesystem=filesystem, page_checksum_verification=True) as file:
-        digest = RowDigest(file.schema_arrow)
-        return sum(map(digest.of, file.iter_batches(ROWS_PER_BATCH, use_threads=False)))
+        digest = RowDigest(whole(no_rows(file.schema_arrow), name).schema)
+        return sum(digest.of(whole(rows, name)) for rows in file.iter_batches(ROWS_PER_BATCH, use_threads=False))

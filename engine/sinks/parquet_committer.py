@@ -26,7 +26,7 @@ from pyarrow import fs
 
 from ..core.errors import ConfigurationError, StorageError
 from ..core.identity import CommitPermit, Committable, JobIdentity
-from ..files.durable import appear, sync_folder
+from ..files.durable import appear, make_folder, sync_folder
 from ..files.object_files import files_of
 from ..files.paths import is_local, safe_name, storage_error
 from ..integrity.checksums import digest_of
@@ -52,10 +52,14 @@ class ParquetCommitter:
         try:
             if permit.by is not None:
                 self._check_owner(permit.by)
+            folders = sorted({os.path.dirname(self._inside(file["final"])) for file in files})
+            for folder in folders:
+                if folder != self._folder and files_of(self._filesystem) is None:
+                    make_folder(self._filesystem, folder)
             for file in files:
                 self._publish(self._inside(file["staged"]), self._inside(file["final"]), file)
-            if files:
-                sync_folder(self._filesystem, self._folder)
+            for folder in folders:
+                sync_folder(self._filesystem, folder)
             for file in files:
                 remove(self._filesystem, self._inside(file["staged"]))
         except OSError as error:

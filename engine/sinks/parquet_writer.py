@@ -13,11 +13,16 @@ Rules:
    same way, and the attempt must be replaced. What it had not prepared is removed.
 5. Files promise nothing about nulls inside a type (``nullability``): a null struct holds no values to keep a promise.
 6. Values that the file's types cannot hold are an error of the data, which no other attempt could mend.
+7. With ``partition_by`` several files are open at once, one a folder. All together they hold no more bytes than one
+   does otherwise: the one that holds most writes a row group. So many are open at most (``OPEN_FILES``); then the one
+   that had no rows for the longest time is closed, and its folder gets another file.
 """
 
 from __future__ import annotations
 
 import mmap
+from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from functools import partial
@@ -33,9 +38,11 @@ from ..core.errors import DataError, PenstockError
 from ..core.identity import CheckpointId, Committable
 from ..core.operator import OperatorContext, Output, Stateless
 from ..files.durable import make_folder, sync_file, sync_folder
+from ..files.object_files import files_of
 from ..files.paths import is_local, safe_name, storage_error
 from ..integrity.checksums import digest, running_digest
 from ..integrity.row_digests import row_digest
+from .by_folder import folder_name, folders_of, stored_with
 from .lane_counts import LaneCounts
 from .output_folder import MODULUS, Totals, part_name
 from .parquet_encoding import dictionary_columns
@@ -48,6 +55,8 @@ TOTALS = ("files", "file_bytes", "file_names")
 _KINDS = (pa.int64(), pa.int64(), pa.uint64())
 BUFFER_BYTES = 64 * 1024 * 1024
 """A row group is written at this size even if it has few rows: wide rows must not fill the memory."""
+OPEN_FILES, OPEN_OBJECTS = 128, 4
+"""Rule 7: so many. An object that is being written holds parts of it."""
 
 
 class StagedFile:
@@ -58,13 +67,14 @@ class StagedFile:
     ) -> None:
         self.path = path
         self.rows = 0
+        #: of the rows that are in no row group yet
+        self.pending_bytes = 0
         self._filesystem = filesystem
         self._schema = schema
         self._group_rows = group_rows
         #: all and only the batches that are in no row group yet
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
-        self._pending_bytes = 0
         self._compression = compression
         self._stream = filesystem.open_output_stream(path)
         #: where reading a file back would cost more than each write's way through Python; None elsewhere
@@ -77,14 +87,15 @@ class StagedFile:
         self.rows += records.num_rows
         self._pending.append(records)
         self._pending_rows += records.num_rows
-        self._pending_bytes += records.nbytes
-        if self._pending_rows >= self._group_rows or self._pending_bytes >= BUFFER_BYTES:
-            self._flush()
+        self.pending_bytes += records.nbytes
+        if self._pending_rows >= self._group_rows or self.pending_bytes >= BUFFER_BYTES:
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what waits as a row group."""
         table = pa.Table.from_batches(self._pending, self._schema)
         self._begun(table).write_table(table, row_group_size=self._group_rows)
-        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+        self._pending, self._pending_rows, self.pending_bytes = [], 0, 0
 
     def _begun(self, table: pa.Table) -> parquet.ParquetWriter:
         """The writer; if there is none yet, one for a file that begins with these rows."""
@@ -101,7 +112,7 @@ class StagedFile:
     def close(self) -> tuple[int, str]:
         """Write what is left; the file's size and digest, once its bytes are safe; its name may not be."""
         if self._pending:
-            self._flush()
+            self.flush()
         self._begun(self._schema.empty_table()).close()
         self._stream.close()
         sync_file(self._filesystem, self.path)
@@ -165,16 +176,18 @@ class RunningParquetSink(Stateless):
         rows_per_file: int,
         row_group_rows: int,
         compression: str,
+        partition_by: Sequence[str] = (),
     ) -> None:
         self._filesystem = filesystem
         self._folder = folder
         self._context = context
+        self._by = tuple(partition_by)
         #: of the files (rule 5)
-        self._schema = loosened(schema)
+        self._schema = loosened(stored_with(schema, self._by))
         self._rows_per_file = rows_per_file
         self._row_group_rows = row_group_rows
         self._compression = compression
-        self._counts = LaneCounts(restored, row_digest(context, schema, stored_schema))
+        self._counts = LaneCounts(restored, row_digest(context, schema, lambda schema: stored_schema(schema, self._by)))
         #: of all files that were closed for a barrier since the job began
         self._totals = restored_totals(restored)
         #: the same as of the barrier, for checkpoints that have not been prepared yet
@@ -182,8 +195,9 @@ class RunningParquetSink(Stateless):
         #: the flow has ended and rows are complete
         self._finished = False
         # what follows belongs to whoever writes, one at a time
-        #: the file that takes the next rows, or None
-        self._open: StagedFile | None = None
+        #: the file that takes the next rows of each folder ("" without them), the one that got rows last at the end
+        self._open: OrderedDict[str, StagedFile] = OrderedDict()
+        self._most_open = OPEN_FILES if files_of(filesystem) is None else OPEN_OBJECTS
         #: all and only the closed files that no checkpoint was flushed for, as payload entries without "final"
         self._closed: list[dict[str, Any]] = []
         #: those of checkpoints that have not been prepared yet
@@ -205,15 +219,31 @@ class RunningParquetSink(Stateless):
     def _write(self, records: pa.RecordBatch) -> None:
         try:
             self._check()
-            while records.num_rows:
-                self._open = self._open or self._new_file()
-                piece = records.slice(0, self._rows_per_file - self._open.rows)
-                records = records.slice(piece.num_rows)
-                self._open.write(loosely(piece, self._schema))
-                if self._open.rows == self._rows_per_file:
-                    self._roll()
+            for folder, rows in folders_of(records, self._by) if self._by else (("", records),):
+                self._put(folder, rows)
         except (OSError, pa.ArrowException) as error:
             raise self._break(error) from error
+
+    def _put(self, folder: str, records: pa.RecordBatch) -> None:
+        while records.num_rows:
+            file = self._file_of(folder)
+            piece = records.slice(0, self._rows_per_file - file.rows)
+            records = records.slice(piece.num_rows)
+            file.write(loosely(piece, self._schema))
+            if file.rows == self._rows_per_file:
+                self._roll(folder)
+        while len(self._open) > 1 and sum(each.pending_bytes for each in self._open.values()) >= BUFFER_BYTES:
+            max(self._open.values(), key=lambda each: each.pending_bytes).flush()
+
+    def _file_of(self, folder: str) -> StagedFile:
+        """The file that takes the next rows of the folder. Rule 7."""
+        if folder in self._open:
+            self._open.move_to_end(folder)
+        else:
+            if len(self._open) == self._most_open:
+                self._roll(next(iter(self._open)))
+            self._open[folder] = self._new_file()
+        return self._open[folder]
 
     def finish(self, out: Output) -> None:
         self._finished = True
@@ -228,15 +258,16 @@ class RunningParquetSink(Stateless):
         try:
             self._check()
             if mark:
-                self._open = self._open or self._new_file()
-            if self._open is not None:
-                self._roll()
+                self._file_of("/".join(folder_name(name, None) for name in self._by))
+            for folder in list(self._open):
+                self._roll(folder)
             if self._closed:
                 sync_folder(self._filesystem, self._staging)
         except (OSError, pa.ArrowException) as error:
             raise self._break(error) from error
         for number, file in enumerate(self._closed):
-            file["final"] = self._final_name(checkpoint, number)
+            folder = file.pop("folder")
+            file["final"] = f"{folder}/" * bool(folder) + self._final_name(checkpoint, number)
             self._totals = self._totals.add(file["final"], file["bytes"])
         self._settled[checkpoint] = self._totals
         self._flushed[checkpoint], self._closed = self._closed, []
@@ -269,11 +300,11 @@ class RunningParquetSink(Stateless):
         return state
 
     def close(self) -> None:
-        if self._open is not None:
-            self._open.abandon()
+        for open_file in self._open.values():
+            open_file.abandon()
         for file in (*self._closed, *(file for files in self._flushed.values() for file in files)):
             remove(self._filesystem, f"{self._folder}/{file['staged']}")
-        self._open, self._closed, self._flushed = None, [], {}
+        self._open, self._closed, self._flushed = OrderedDict(), [], {}
 
     def _check(self) -> None:
         if self._broken is not None:
@@ -296,13 +327,14 @@ class RunningParquetSink(Stateless):
         self._opened += 1
         return StagedFile(self._filesystem, path, self._schema, self._row_group_rows, self._compression)
 
-    def _roll(self) -> None:
-        """Close the open file; it waits for the next checkpoint."""
-        assert self._open is not None
-        size, content = self._open.close()
-        staged = self._open.path.removeprefix(f"{self._folder}/")
-        self._closed.append({"staged": staged, "rows": self._open.rows, "bytes": size, "digest": content})
-        self._open = None
+    def _roll(self, folder: str) -> None:
+        """Close the open file of a folder; it waits for the next checkpoint."""
+        file = self._open[folder]
+        size, content = file.close()
+        staged = file.path.removeprefix(f"{self._folder}/")
+        told = {"staged": staged, "rows": file.rows, "bytes": size, "digest": content}
+        self._closed.append({**told, "folder": folder})
+        del self._open[folder]
 
     def _staged_name(self, number: int) -> str:
         context = self._context
@@ -318,12 +350,12 @@ class RunningParquetSink(Stateless):
         return part_name(context.operator, context.task.subtask, checkpoint, number, context.job)
 
 
-def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema in which rows come back from a file."""
+def stored_schema(schema: pa.Schema, by: Sequence[str] = ()) -> pa.Schema:
+    """The schema in which rows come back from a file; the columns of its folders (``by``) as they were."""
     file = pa.BufferOutputStream()
     parquet.write_table(loosened(schema).empty_table(), file)
     found: pa.Schema = parquet.read_schema(pa.BufferReader(file.getvalue()))
-    return found
+    return pa.schema([schema.field(each.name) if each.name in by else each for each in found], found.metadata)
 
 
 def restored_totals(state: pa.Table | None) -> Totals:

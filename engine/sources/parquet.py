@@ -42,6 +42,7 @@ from ..expressions.bounds import bounded, python_value
 from ..expressions.evaluator import Evaluator
 from ..expressions.kernel_calls import columns_read
 from ..files.object_store import storage_options
+from ..files.partitions import Constants, FolderColumns, partitions_of
 from ..files.paths import (
     DataFile,
     absolute_paths,
@@ -62,9 +63,8 @@ from .parquet_files import (
     read_footer,
     rows_at_once,
 )
-from .partitions import Constants, FolderColumns, partitions_of, range_of
 from .picking import Pick, PickedRows
-from .skipping import GroupBounds
+from .skipping import GroupBounds, range_of
 
 T = TypeVar("T")
 

@@ -27,6 +27,7 @@ from ..arrow.masks import set_bits
 from ..arrow.plain_types import plain_batches
 from ..core.operator import OUTPUT_BYTES
 from ..expressions.bounds import bounded
+from ..files.partitions import Constants
 from ..files.paths import DataFile, is_local
 from ..kernels.page_stream import BLOCK, DoubtfulPage
 from ..kernels.pages import ColumnReader, TextReader, chunk_range, column_reader
@@ -36,9 +37,8 @@ from ..plan.rounds import CHUNK_ROWS, RowStream
 from .far_columns import FarBytes
 from .parquet_files import Pace, bounded_batches, comparing_pages, footer_of, parquet_file
 from .parquet_index import index_places, page_places
-from .partitions import Constants, range_of
 from .picking import Chunk, Chunked, Pick, PickedRows, PickingStream, Positions, rows_read
-from .skipping import GroupRanges, Skipping
+from .skipping import GroupRanges, Skipping, range_of
 
 _BOUNDED = frozenset({"PLAIN", "RLE", "BIT_PACKED", "RLE_DICTIONARY", "PLAIN_DICTIONARY", "DELTA_LENGTH_BYTE_ARRAY"})
 """Encodings of which the values have no more bytes than the pages, or than a word of the dictionary for each."""

@@ -28,13 +28,13 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from ..expressions.bounds import Range, bounded, comparable_value, kind_of
+from ..files.partitions import Constants
 from ..kernels.key_filter import KeyTest
 from ..kernels.page_stream import DoubtfulPage
 from ..kernels.pages import ColumnReader, is_stored_as
 from ..kernels.pieces import Positions
 from .parquet_bloom import Lacks, lacks_of, stored_bytes
 from .parquet_index import PageRanges, index_places, page_places, page_ranges
-from .partitions import Constants, range_of
 from .picking import Keys, Pick, Skipped
 
 Interval: TypeAlias = tuple[int, int]
@@ -44,6 +44,12 @@ DICTIONARY_BYTES = 256 * 1024
 DICTIONARIES, PAGES = 16, 64
 """Rule 4: after so many, if one of as many was of no use."""
 _NUMBERS = {"INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d"}
+
+
+def range_of(value: pa.Scalar) -> Range:
+    """Within which bounds a column lies that has this value in every row."""
+    bound = comparable_value(value)
+    return Range(bound, bound, value.is_valid, not value.is_valid)
 
 
 class GroupBounds:

@@ -11,9 +11,9 @@ import pytest
 
 import penstock as ps
 from penstock.engine.core.errors import ConfigurationError, FlowError
+from penstock.engine.files.partitions import partitions_of
 from penstock.engine.operators.rowwise.filter import RunningFilter
 from penstock.engine.sources.parquet import ParquetSource
-from penstock.engine.sources.partitions import partitions_of
 from penstock.engine.sources.picking import Pick
 
 ROWS = 600

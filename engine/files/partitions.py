@@ -22,7 +22,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from ..core.errors import ConfigurationError, FlowError
-from ..expressions.bounds import Range, comparable_value
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """The folder of the rows without a value."""
@@ -107,9 +106,3 @@ def _is_day(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def range_of(value: pa.Scalar) -> Range:
-    """Within which bounds a column lies that has this value in every row."""
-    bound = comparable_value(value)
-    return Range(bound, bound, value.is_valid, not value.is_valid)
