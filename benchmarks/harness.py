@@ -12,7 +12,10 @@ Rules:
    Both sides must do the same; a mixture is refused.
 3. ``ours`` and ``theirs`` are medians. ``ratio`` says how many times better we are: above 1 we win, whichever
    direction is better. ``spread`` is the wider side's (maximum - minimum) / median: a ratio within it means little.
+   Of more than five rounds it is that of the five in the middle.
 4. ``met`` is ``ratio >= aim``. A benchmark reports; it is the reader who judges a miss.
+5. A comparison whose spread is above ``WIDE`` goes on, for ``MOST_ROUNDS`` rounds at most; if it stays there the row is
+   *unclear*.
 
 With ``PENSTOCK_BENCH=tiny`` in the environment every script runs once over little data, to see that it works; the
 figures mean nothing then. ``PENSTOCK_BENCH_RESULTS`` names another folder for the results.
@@ -41,6 +44,9 @@ Size = TypeVar("Size")
 
 VERSIONS = ("penstock", "pyarrow", "numpy", "ray", "raydp", "pyspark", "duckdb")
 """The distributions whose versions stand above the results."""
+
+WIDE, MOST_ROUNDS = 0.25, 9
+"""See rule 5."""
 
 WIDTH_WITHOUT_TERMINAL = 120
 """Columns of the table where the output is a file or a log: rich would take 80 and break the names."""
@@ -71,6 +77,13 @@ class Row:
     aim: float
     met: bool
 
+    @property
+    def verdict(self) -> str:
+        """In a word."""
+        if self.aim <= 0:
+            return "reference"
+        return ("met" if self.met else "missed") + (", unclear" if self.spread > WIDE else "")
+
 
 def compare(
     work: str,
@@ -91,7 +104,9 @@ def compare(
     rounds, warmup = sized((rounds, warmup), (1, 0))
     results: tuple[list[float], list[float]] = ([], [])
     returned: set[bool] = set()
-    for turn in range(warmup + rounds):
+    for turn in range(warmup + max(rounds, sized(MOST_ROUNDS, rounds))):
+        if turn >= warmup + rounds and spread_of(results) <= WIDE:
+            break
         for side, counted in zip((ours, theirs), results, strict=True):
             result, was_returned = measure(side, clock)
             returned.add(was_returned)
@@ -125,8 +140,18 @@ def make_row(
     if min(*results[0], *results[1]) <= 0:
         raise ValueError(f"{work}: a result is not above 0; give the sides more work")
     ratio = ours / theirs if higher_is_better else theirs / ours
-    spread = max((max(side) - min(side)) / median(side) for side in results)
-    return Row(work, peer, ours, theirs, unit, ratio, spread, aim, met=ratio >= aim)
+    return Row(work, peer, ours, theirs, unit, ratio, spread_of(results), aim, met=ratio >= aim)
+
+
+def spread_of(results: Sequence[Sequence[float]]) -> float:
+    """The wider side's; see rule 3."""
+    return max(map(_spread, results))
+
+
+def _spread(side: Sequence[float]) -> float:
+    left_out = max(0, len(side) - 5) // 2
+    middle = sorted(side)[left_out : len(side) - left_out]
+    return (middle[-1] - middle[0]) / median(side) if median(side) else 0.0
 
 
 def describe_machine() -> dict[str, str]:
@@ -194,5 +219,5 @@ def make_table(rows: Sequence[Row]) -> Table:
         table.add_column(name, justify="left" if name in {"unit", "met"} else "right", no_wrap=True)
     for row in rows:
         figures = (f"{row.ours:.4g}", f"{row.theirs:.4g}", row.unit, f"{row.ratio:.2f}", f"{row.spread:.0%}")
-        table.add_row(row.work, row.peer, *figures, f"{row.aim:.2f}", "yes" if row.met else "no")
+        table.add_row(row.work, row.peer, *figures, f"{row.aim:.2f}", row.verdict)
     return table

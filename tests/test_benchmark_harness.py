@@ -44,10 +44,27 @@ def test_sides_run_in_turn_with_warmup_first() -> None:
 
 def test_row_holds_medians_of_counted_rounds_and_the_wider_spread() -> None:
     work = Work()
-    ours = work.side("A", 100.0, 1.0, 2.0, 3.0)
-    theirs = work.side("B", 0.5, 4.0, 6.0, 5.0)
+    ours = work.side("A", 100.0, 2.1, 2.0, 1.9)
+    theirs = work.side("B", 0.5, 4.5, 5.5, 5.0)
     row = compare("sort", "peer", ours, theirs, aim=2.0, rounds=3, clock=work.clock)
-    assert row == Row("sort", "peer", ours=2.0, theirs=5.0, unit="s", ratio=2.5, spread=1.0, aim=2.0, met=True)
+    assert row == Row("sort", "peer", ours=2.0, theirs=5.0, unit="s", ratio=2.5, spread=0.2, aim=2.0, met=True)
+
+
+def test_comparison_that_spreads_goes_on_until_it_is_clear() -> None:
+    work = Work()
+    ours = work.side("A", 9.0, 2.0, 3.0, *[2.0] * 5)
+    theirs = work.side("B", *[5.0] * 8)
+    row = compare("sort", "peer", ours, theirs, rounds=2, clock=work.clock)
+    assert (row.spread, row.verdict) == (0.0, "met")
+    assert work.ran == ["A", "B"] * 8
+
+
+def test_what_spreads_for_nine_rounds_is_unclear() -> None:
+    work = Work()
+    ours = work.side("A", 9.0, *[1.0, 3.0, 2.0] * 3)
+    row = compare("sort", "peer", ours, work.side("B", *[5.0] * 10), rounds=2, clock=work.clock)
+    assert row.verdict == "met, unclear"
+    assert work.ran.count("A") == 10
 
 
 def test_aim_is_missed_when_the_ratio_is_below_it() -> None:
@@ -103,7 +120,7 @@ def test_report_writes_rows_with_machine_and_versions_and_prints_them(tmp_path: 
     assert content["rows"] == [asdict(row)]
     assert {"processor", "cores", "memory", "python", "pyarrow", "numpy"} <= content["machine"].keys()
     cells = [cell.strip() for line in printed.getvalue().splitlines() if "sort" in line for cell in line.split("│")]
-    assert cells[1:-1] == ["sort", "peer", "2", "5", "s", "2.50", "12%", "3.00", "no"]
+    assert cells[1:-1] == ["sort", "peer", "2", "5", "s", "2.50", "12%", "3.00", "missed"]
 
 
 def test_sizes_and_the_folder_of_results_follow_the_environment(

@@ -84,7 +84,7 @@ def test_growth_runs_and_draws_its_curves(tmp_path: Path) -> None:
 def test_tables_and_plot_are_written_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         Row("top-n", "Velox", 2.0, 1.0, "M rows/s", 2.0, 0.1, 0.5, met=True),
-        Row("1 operators, geometric mean", "Velox", 2.0, 1.0, "M rows/s", 2.0, 0.1, 1.0, met=True),
+        Row("1 operators, geometric mean", "Velox", 2.0, 1.0, "M rows/s", 2.0, 0.3, 1.0, met=True),
         Row("a <b>", "Ray Data", 1.0, 2.0, "M rows/s", 0.5, 0.1, 4.0, met=False),
         Row("resuming at 25 %", "1 %", 1.0, 2.0, "s", 0.5, 0.1, 1.0, met=False),
         Row("one process", "duckdb, for reference", 1.0, 9.0, "M rows/s", 0.11, 0.1, 0.0, met=True),
@@ -105,7 +105,8 @@ def test_tables_and_plot_are_written_between_the_marks(tmp_path: Path, monkeypat
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "old" not in text
-    assert "| a <b> | Ray Data | 0.5 | 4 | missed |" in text
+    assert "| 1 operators, geometric mean | Velox | 2 | 1 | met, unclear |" in text
+    assert "a <b>" not in text
     assert "top-n" not in text
     assert "duckdb" not in text
     assert "resuming" not in text
@@ -118,6 +119,17 @@ def test_tables_and_plot_are_written_between_the_marks(tmp_path: Path, monkeypat
     plotted = (tmp_path / "docs" / "plots" / "ratios.svg").read_text(encoding="utf-8")
     assert plotted.count("<rect") == 1 + len(rows)
     assert "a &lt;b&gt; : Ray Data" in plotted
+
+
+def test_what_was_met_and_is_missed_beyond_its_spread_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [Row(work, "peer", 2.0, 1.0, "s", 2.0, 0.1, 1.0, met=True) for work in ("a", "b", "c")]
+    table = house_docs.whole_table([*before, Row("d", "peer", 1.0, 2.0, "s", 0.5, 0.1, 1.0, met=False)])
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "performance.md").write_text(f"<!-- bench: begin -->\n{table}\n<!-- bench: end -->\n")
+    monkeypatch.setattr(house_docs, "ROOT", tmp_path)
+    now = [Row(work, "peer", 1.0, 2.0, "s", ratio, 0.1, 1.0, met=ratio >= 1.0) for work, ratio in
+           (("a", 0.5), ("b", 0.95), ("c", 1.5), ("d", 0.5))]  # fmt: skip
+    assert house_docs.fallen_back(now) == ["a against peer was met and is missed: 0.50 of 1"]
 
 
 def test_texts_of_scripts_are_written_between_their_own_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
