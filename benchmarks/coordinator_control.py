@@ -140,8 +140,8 @@ class Calls:
 
     def __init__(self, endpoint: Endpoint, post: Callable[[Any], None]) -> None:
         self._endpoint, self._post = endpoint, post
-        alive = lambda identity: post(ProcessAppeared(identity))  # noqa: E731
-        self.end = CoordinatorEnd("uuid", Secrets(TOKEN), lambda *_: None, post, alive)
+        self.end = CoordinatorEnd("uuid", Secrets(TOKEN), lambda *_: None, post)
+        self.sign = self.end.sign
 
     def ready(self, slot: WorkerSlot) -> None:
         self._post(ProcessAppeared(_identity(slot)))

@@ -288,6 +288,8 @@ class Coordinator:
             return no_change
         if record.state is not TaskStatus.DATA_ENDED:  # an ended task may answer everything, and its end be lost
             record.touched = self._context.now
+        if isinstance(event, (TaskAcked, TaskCommitted)):
+            return no_change
         if isinstance(event, TaskDeployed):
             no_change = self._task_deployed(event, record)
         elif isinstance(event, DataEnded):

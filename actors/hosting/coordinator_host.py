@@ -383,6 +383,9 @@ class CoordinatorHost:
             self._handle(HeartbeatDue())
 
     def _handle(self, message: CoordinatorMessage) -> None:
+        if isinstance(message, (events.TaskAcked, events.TaskCommitted)):  # in a large job most are
+            self._notify(message)
+            return
         if isinstance(message, ProcessMessage):
             for event in self._drivers.handle(message):
                 self._notify(event)
@@ -408,6 +411,8 @@ class CoordinatorHost:
 
     def _perform(self, orders: list[Command]) -> None:
         """Rule 6."""
+        if not orders:
+            return
         ends = any(isinstance(command, commands.EndJob) for command in orders)
         for command in orders:
             if ends and isinstance(command, commands.DiscardState | commands.DiscardEntries | commands.DiscardSnapshot):

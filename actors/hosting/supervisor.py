@@ -19,7 +19,9 @@ Rules:
 3. Heartbeats are counted, not timed: a coordinator that was stopped itself takes nobody for dead when it wakes.
 4. Each task has a slot of its own. Slots beyond those are *spare*: a task whose process is lost moves to a spare that
    has a process, and its old slot is a spare once that has one. So nobody waits for a process to start.
-5. No policy: what a loss means is for the coordinator to decide. It hears of every process that a task gets. Only
+5. A process that has answered an order since the last heartbeat is not asked at this one. Answers of a thousand tasks
+   cost as much as a checkpoint otherwise.
+6. No policy: what a loss means is for the coordinator to decide. It hears of every process that a task gets. Only
    which split is poison is found out here (``coordinator.job.poison``), since losses are noticed here; the loss is then
    an error that is not tried again.
 """
@@ -49,6 +51,7 @@ from ..protocol.messages import (
     ProcessAppeared,
     ProcessGone,
     ProcessMessage,
+    Sign,
     SplitBegun,
     WorkerSlot,
 )
@@ -109,8 +112,11 @@ class DriverCalls(Protocol):
     def watch(self, slot: WorkerSlot, incarnation: str) -> None:
         """Send ``ProcessGone`` when the process, or the connection to it, ends."""
 
+    def sign(self, slot: WorkerSlot) -> Sign:
+        """The strongest sign of life that the process has given, since this was last asked."""
+
     def ask(self, slot: WorkerSlot) -> None:
-        """Send ``ProcessAppeared`` if the process answers; nothing if it does not."""
+        """Send ``ProcessAppeared`` if the process answers, or have ``sign`` say so; nothing if it does not."""
 
     def replace(self, slot: WorkerSlot) -> None:
         """End the process of the slot, whatever it does; another one follows."""
@@ -268,9 +274,12 @@ class Supervisor:
         for slot, state in self._slots.items():
             if not state.watched or state.incarnation in self._gone:
                 continue  # it is being asked for, or replaced
+            sign = self._calls.sign(slot)
+            if sign is not Sign.NONE:
+                state.unanswered = 0
             if state.unanswered >= MISSES:
                 events += self._hung(slot, state)
-            else:
+            elif sign is not Sign.ANSWER:
                 state.unanswered += 1
                 self._calls.ask(slot)
         return events

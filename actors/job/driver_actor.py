@@ -10,7 +10,8 @@ Rules:
    itself to the coordinator, which is the quickest sign that the old one is gone.
 3. Every call may be repeated or come late: orders and frames are fenced by attempt, behind the door.
 4. When the coordinator is gone for good, the task is stopped: nobody would ever commit what it does. A process that
-   nobody has asked for a sign of life during its lease ends itself; Ray starts another one if the actor is wanted.
+   nobody has asked for a sign of life, or given an order, during its lease ends itself; Ray starts another one if the
+   actor is wanted.
 5. The actor has a slot, and hosts the task that it is told to build: its own or, on a spare slot, any. A spare one has
    imported everything, knows the plan and listens, so that all that is left is to build the task.
 6. What is imported here is waited for after each death: nothing of the coordinator's, and of feeds only where there are
@@ -315,6 +316,7 @@ class DriverActor:
         return self._control.called(generation, packets) if incarnation == self._identity.incarnation else None
 
     def _carry_out(self, command: Order) -> None:
+        self._asked_at = time.monotonic()
         if self._hosted is not None and self._hosted[0] == command.task:
             self._hosted[1].post(command)
 

@@ -29,10 +29,10 @@ from ..protocol.messages import (
     CallFailed,
     CoordinatorMessage,
     Deployment,
-    Identity,
     Order,
     ProcessAppeared,
     ProcessGone,
+    Sign,
     WorkerSlot,
 )
 from ..transport.control_coordinator import CoordinatorEnd
@@ -61,7 +61,7 @@ class RayDriverCalls:
         self._post = post
         #: where each task is
         self._slot_of = {slot: slot for slot in actors}
-        self._control = CoordinatorEnd(job, secrets or Secrets(b""), self._say, post, self._is_alive)
+        self._control = CoordinatorEnd(job, secrets or Secrets(b""), self._say, post)
 
     def said(self, slot: WorkerSlot, incarnation: str, generation: int, packets: Sequence[Packet[Content]]) -> int:
         """A process has told us this by a call. What has been taken of it."""
@@ -70,9 +70,6 @@ class RayDriverCalls:
     def close(self) -> None:
         """End the connections."""
         self._control.close()
-
-    def _is_alive(self, identity: Identity) -> None:
-        self._post(ProcessAppeared(identity))
 
     def ready(self, slot: WorkerSlot) -> None:
         """Post ``ProcessAppeared`` as soon as the slot has a process."""
@@ -92,8 +89,12 @@ class RayDriverCalls:
 
         when_done(self._actors[slot].watch.remote(), ended)
 
+    def sign(self, slot: WorkerSlot) -> Sign:
+        """What has come over the connection since this was last asked."""
+        return self._control.sign(slot)
+
     def ask(self, slot: WorkerSlot) -> None:
-        """Post ``ProcessAppeared`` if the process answers."""
+        """Post ``ProcessAppeared`` if the process answers a call; an answer on the connection is a sign."""
         if self._control.ask(slot):
             return
 

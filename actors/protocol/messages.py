@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from enum import IntEnum
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -77,6 +78,16 @@ class Mailbox(Generic[Message]):
                 taken.append(self._queue.get_nowait())
         except Empty:
             return taken
+
+
+class Sign(IntEnum):
+    """What a process has shown of itself."""
+
+    NONE = 0
+    ALIVE = 1
+    """It has answered that it is there."""
+    ANSWER = 2
+    """It has answered an order."""
 
 
 Address: TypeAlias = Any

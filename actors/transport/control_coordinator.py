@@ -5,9 +5,11 @@
    process to process. One that refuses us has heard a later coordinator: it is not dialled any more.
 2. That a connection has ended says nothing about its process.
 3. A process that is there again under another incarnation is another one: nothing is kept for it.
-4. What comes is handed to ``give``, signs of life to ``alive``, both on the thread of the connections, or of the call.
-   They, and ``by_calls``, are called under a lock that ``put`` and ``ask`` take: they wait for nothing but locks under
-   which nobody calls this end.
+4. What comes is handed to ``give`` in its order, on the thread of the connections, or of the call. That thread reads
+   all connections on which something is, and then gives everything at once: who takes it is woken once for many.
+5. Signs of life are kept until somebody looks (``sign``), and nobody is told.
+6. ``by_calls`` is called under a lock that ``put`` and ``ask`` take, ``give`` under one of its own: both wait for
+   nothing but locks under which nobody calls this end.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from ...coordinator.model.events import TaskCommitted
 from ...engine.core.identity import Attempt
 from ...engine.scheduler.threads import Threads
-from ..protocol.messages import Identity, Order, WorkerSlot
+from ..protocol.messages import Identity, Order, Sign, WorkerSlot
 from .control_loop import ControlConnection, ControlLoop, Incoming
 from .control_wire import (
     COORDINATOR,
@@ -52,8 +56,7 @@ class _Process:
 
     def __init__(self, slot: WorkerSlot, incarnation: str, generation: int) -> None:
         self.slot, self.incarnation, self.generation = slot, incarnation, generation
-        #: who it is and where it listens; None: it has been heard, and has not taken an order yet
-        self.identity: Identity | None = None
+        #: where it listens; None: it has been heard, and has not taken an order yet
         self.endpoint: Endpoint | None = None
         #: the newest attempt that it has taken
         self.attempt = Attempt(generation, 0)
@@ -68,6 +71,8 @@ class _Process:
         self.tries = 0
         #: it is not dialled any more: it has gone, or refuses us
         self.over = False
+        #: since somebody looked
+        self.sign = Sign.NONE
 
 
 class CoordinatorEnd:
@@ -79,19 +84,20 @@ class CoordinatorEnd:
         secrets: Secrets,
         by_calls: ByCalls,
         give: Callable[[Report], None],
-        alive: Callable[[Identity], None],
     ) -> None:
         self._job = job
         self._secrets = secrets
         self._by_calls = by_calls
         self._give = give
-        self._alive = alive
+        #: what has come and is to be given; held while it is
+        self._come: deque[Report] = deque()
+        self._giving = threading.Lock()
         #: guards the table of processes
         self._lock = threading.Lock()
         self._processes: dict[tuple[WorkerSlot, str, int], _Process] = {}
         #: the process that is on a slot
         self._current: dict[WorkerSlot, _Process] = {}
-        self._loop = ControlLoop()
+        self._loop = ControlLoop(self._give_all)
         self._diallers = Threads(DIALLERS, "penstock-dial")
         self._stop = Stop()
 
@@ -106,7 +112,7 @@ class CoordinatorEnd:
         if before is not None and before is not process:
             self._forget(before)
         with process.lock:
-            process.identity, process.endpoint = identity, endpoint
+            process.endpoint = endpoint
             process.attempt = max(process.attempt, attempt)
             self._see_to_connection(process)
 
@@ -134,13 +140,24 @@ class CoordinatorEnd:
             process.connection.send(encode_note(Beat(process.conversation.tell_seen())))
         return True
 
+    def sign(self, slot: WorkerSlot) -> Sign:
+        """The strongest sign of life since this was last asked."""
+        process = self._current.get(slot)
+        if process is None:
+            return Sign.NONE
+        with process.lock:
+            found, process.sign = process.sign, Sign.NONE
+        return found
+
     def called(self, slot: WorkerSlot, incarnation: str, generation: int, packets: Sequence[Packet[Content]]) -> int:
         """A process says this, by a call: what has been taken of it."""
         process = self._process(slot, incarnation, generation)
         with process.lock:
             for packet in packets:
                 self._take(process, packet)
-            return process.conversation.tell_seen()
+            seen = process.conversation.tell_seen()
+        self._give_all()
+        return seen
 
     def acknowledged(self, slot: WorkerSlot, incarnation: str, generation: int, seen: int) -> None:
         """A call to a process has come back with that."""
@@ -172,12 +189,21 @@ class CoordinatorEnd:
         with self._lock:
             self._processes.pop((process.slot, process.incarnation, process.generation), None)
 
+    def _give_all(self) -> None:
+        """Rule 4."""
+        if self._come:
+            with self._giving:
+                while self._come:
+                    self._give(self._come.popleft())
+
     # ------------------------------------------------------------------ the process's lock is held
 
     def _take(self, process: _Process, packet: Packet[Content]) -> None:
         for content in process.conversation.take(packet):
             if isinstance(content, Report):
-                self._give(content)
+                self._come.append(content)
+            if isinstance(content, TaskCommitted):
+                process.sign = Sign.ANSWER
         if process.connection is not None and process.conversation.owes_word():
             process.connection.send(encode_note(Seen(process.conversation.tell_seen())))
 
@@ -235,8 +261,7 @@ class CoordinatorEnd:
                     process.conversation.acknowledged(seen)
                 case Alive(seen):
                     process.conversation.acknowledged(seen)
-                    if process.identity is not None:
-                        self._alive(process.identity)
+                    process.sign = process.sign or Sign.ALIVE
                 case Beat():
                     pass
 

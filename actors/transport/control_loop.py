@@ -4,7 +4,7 @@ Rules:
 
 1. ``send`` may be called from any thread and never blocks: it writes what the socket takes, the thread the rest.
 2. What comes is handed to the connection's ``taken`` on the thread, which must not block; so is its end, to ``ended``,
-   once. After ``close`` nothing is handed on.
+   once. After ``close`` nothing is handed on. Whenever all that had come is handed on, ``through`` is called.
 3. A connection that takes nothing, though ``LIMIT`` bytes wait for it, is broken: its process is stopped, or gone.
 4. ``later`` calls something on the thread, after a while; ``close`` ends the thread and what it holds.
 """
@@ -20,8 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from .control_wire import Content, ControlDecoder, ControlNote
 from .conversation import Packet
@@ -66,7 +65,7 @@ class ControlConnection:
             if self._closed:
                 return
             waits = bool(self._unsent)
-            self._unsent += data
+            self._unsent += data if waits else self._written(data)
             if waits and len(self._unsent) < LIMIT:
                 return
             if not waits and self._write():
@@ -90,6 +89,13 @@ class ControlConnection:
         """Send what the socket takes. Whether it has taken everything."""
         with self._lock:
             return self._write()
+
+    def _written(self, data: bytes) -> bytes:
+        """What is left when the socket has taken what it takes at once: of most messages nothing."""
+        try:
+            return data[self.socket.send(data[:SEND_BYTES], socket.MSG_DONTWAIT) :]
+        except OSError:
+            return data  # _write finds out why
 
     def _write(self) -> bool:
         try:
@@ -145,7 +151,8 @@ class ControlConnection:
 class ControlLoop:
     """See the module's rules."""
 
-    def __init__(self) -> None:
+    def __init__(self, through: Callable[[], None] | None = None) -> None:
+        self._through = through
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
         for each in (self._wake, self._woken):
@@ -210,6 +217,8 @@ class ControlLoop:
                 self._look(connection)
             for action in self._take_due():
                 self._guarded(action)
+            if self._through is not None:
+                self._guarded(self._through)
         for connection in (*self._known, *self._take_to_look_at()):
             connection.close()
             connection.release()
@@ -217,10 +226,10 @@ class ControlLoop:
         for each in (self._wake, self._woken):
             each.close()
 
-    def _guarded(self, action: Callable[[], None]) -> None:
+    def _guarded(self, action: Callable[..., None], *given: Any) -> None:
         """An error in what others have given us ends nothing."""
         try:
-            action()
+            action(*given)
         except Exception:
             _log.exception("an action of the control connections has failed")
 
@@ -230,7 +239,7 @@ class ControlLoop:
             with suppress(BlockingIOError):
                 self._woken.recv(4096)
             return
-        self._guarded(partial(self._move, key, connection))
+        self._guarded(self._move, key, connection)
 
     def _move(self, key: selectors.SelectorKey, connection: ControlConnection) -> None:
         """Read, and write what waits."""
@@ -249,7 +258,7 @@ class ControlLoop:
         else:
             self._known.add(connection)
             self._selector.register(connection.socket, events, connection)
-        self._guarded(partial(connection.read, self._buffer))  # TLS may hold what the socket does not show
+        self._guarded(connection.read, self._buffer)  # TLS may hold what the socket does not show
 
     def forget(self, connection: ControlConnection) -> None:
         """It has ended. On the thread."""

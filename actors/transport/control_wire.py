@@ -21,7 +21,7 @@ from ...engine.core.errors import InternalError
 from ...engine.core.identity import Attempt, TaskId
 from ..protocol.messages import Order, SplitBegun
 from .conversation import Packet
-from .frames import HEAD_BYTES, GarbageError, head_of, read_head
+from .frames import HEAD_BYTES, GarbageError, in_one, read_head
 from .wire import UNREADABLE
 
 NOTE_LIMIT = 4096
@@ -109,8 +109,7 @@ _BODIES: tuple[msgspec.msgpack.Decoder[Any], ...] = tuple(msgspec.msgpack.Decode
 
 def encode_note(note: ControlNote) -> bytes:
     """A message without a body."""
-    encoded = _ENCODER.encode(note)
-    return head_of(encoded) + encoded
+    return in_one(_ENCODER.encode(note), b"")
 
 
 def encode_packet(packet: Packet[Content]) -> bytes:
@@ -119,8 +118,7 @@ def encode_packet(packet: Packet[Content]) -> bytes:
     if kind is None:
         raise InternalError(f"{type(packet.content).__name__} is no order and no report of a process")
     note = _ENCODER.encode(Said(packet.number, packet.oldest, packet.seen, kind))
-    body = _ENCODER.encode(packet.content)
-    return b"".join((head_of(note, (body,)), note, body))
+    return in_one(note, _ENCODER.encode(packet.content))
 
 
 class ControlDecoder:
@@ -129,24 +127,30 @@ class ControlDecoder:
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def feed(self, data: bytes | memoryview) -> Iterator[ControlNote | Packet[Content]]:
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[ControlNote | Packet[Content]]:
         """The messages that are complete now. Raises GarbageError."""
         rest = self._rest
-        rest += data
+        if rest:
+            rest += data
+            data = rest
         at = 0
-        while len(rest) - at >= HEAD_BYTES:
-            head = read_head(rest, NOTE_LIMIT, at)
-            if head.body > BODY_LIMIT:
-                raise GarbageError(f"it announces an order or report of {head.body} bytes")
-            end = at + HEAD_BYTES + head.note + head.body
-            if len(rest) < end:
-                break
-            note = bytes(rest[at + HEAD_BYTES : at + HEAD_BYTES + head.note])
-            body = bytes(rest[at + HEAD_BYTES + head.note : end])
-            head.check(note, body)
-            at = end
-            yield _decoded(note, body)
-        del rest[:at]
+        try:
+            while len(data) - at >= HEAD_BYTES:
+                head = read_head(data, NOTE_LIMIT, at)
+                if head.body > BODY_LIMIT:
+                    raise GarbageError(f"it announces an order or report of {head.body} bytes")
+                end = at + HEAD_BYTES + head.note + head.body
+                if len(data) < end:
+                    break
+                content = bytes(data[at + HEAD_BYTES : end])
+                head.check(content)
+                at = end
+                yield _decoded(content[: head.note], content[head.note :])
+        finally:
+            if data is rest:
+                del rest[:at]
+            else:
+                rest += data[at:]
 
 
 def _decoded(data: bytes, body: bytes) -> ControlNote | Packet[Content]:

@@ -85,9 +85,13 @@ class Conversation(Generic[Content]):
     def take(self, packet: Packet[Content]) -> list[Content]:
         """What is to be given on now that this has come, in order."""
         self.acknowledged(packet.seen)
-        self._skip(packet.oldest)
+        if packet.oldest - 1 > self.seen:
+            self._skip(packet.oldest)
         if packet.number <= self.seen:
             return []
+        if packet.number == self.seen + 1 and not self._early:
+            self.seen += 1
+            return [packet.content]
         self._early[packet.number] = packet.content
         taken = []
         while self.seen + 1 in self._early:
@@ -97,9 +101,8 @@ class Conversation(Generic[Content]):
 
     def _skip(self, oldest: int) -> None:
         """What is before ``oldest`` has been taken, if not by us: who was here before has said so."""
-        if oldest - 1 > self.seen:
-            self.seen = oldest - 1
-            self._early = {number: each for number, each in self._early.items() if number > self.seen}
+        self.seen = oldest - 1
+        self._early = {number: each for number, each in self._early.items() if number > self.seen}
 
     def owes_word(self) -> bool:
         """Whether the other end should be told what has come, though there is nothing else to say."""

@@ -43,9 +43,9 @@ class Head(NamedTuple):
     body: int
     checksum: int
 
-    def check(self, note: Any, body: Any = b"") -> None:
-        """Raises DamagedError unless these are the note and the body that were sent."""
-        found = frame_checksum((note, body))
+    def check(self, *parts: Any) -> None:
+        """Raises DamagedError unless these are the note and the body that were sent, or both in one."""
+        found = frame_checksum(parts)
         if found != self.checksum:
             raise DamagedError(
                 f"of {self.note + self.body} bytes the checksum is {found:016x} and should be {self.checksum:016x}"
@@ -56,6 +56,13 @@ def head_of(note: bytes, body: Sequence[Any] = ()) -> bytes:
     """The head of a message with this note, and with the parts of its body."""
     lengths = _LENGTHS.pack(len(note), sum(map(bytes_of, body)), frame_checksum((note, *body)))
     return lengths + _CHECKSUM.pack(frame_checksum((lengths,)))
+
+
+def in_one(note: bytes, body: bytes) -> bytes:
+    """A whole message, of one that is small."""
+    content = note + body
+    lengths = _LENGTHS.pack(len(note), len(body), frame_checksum((content,)))
+    return lengths + _CHECKSUM.pack(frame_checksum((lengths,))) + content
 
 
 def read_head(data: bytes | bytearray | memoryview, note_limit: int, at: int = 0) -> Head:

@@ -8,7 +8,7 @@ frame between two processes, as a number.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import xxhash
@@ -45,8 +45,10 @@ def number_checksum(first: int, second: int, third: int, fourth: int) -> int:
     return xxhash.xxh3_64_intdigest(_NUMBERS.pack(first, second, third, fourth))
 
 
-def frame_checksum(parts: Iterable[Any]) -> int:
+def frame_checksum(parts: Sequence[Any]) -> int:
     """The 64-bit checksum of the bytes of a frame."""
+    if len(parts) == 1:
+        return xxhash.xxh3_64_intdigest(parts[0])
     state = xxhash.xxh3_64()
     for part in parts:
         state.update(part)

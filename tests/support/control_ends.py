@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.actors.protocol.messages import Identity, Order, WorkerSlot
+from penstock.actors.protocol.messages import Identity, Order, Sign, WorkerSlot
 from penstock.actors.transport.control_coordinator import CoordinatorEnd
 from penstock.actors.transport.control_process import ProcessEnd
 from penstock.actors.transport.control_wire import Content
@@ -91,17 +92,16 @@ class Process(Watched):
 
 
 class Coordinator(Watched):
-    """A coordinator of one generation: it notes reports and signs of life. Calls wait until ``carry``."""
+    """A coordinator of one generation: it notes reports. Calls wait until ``carry``."""
 
     def __init__(self, process: Process, generation: int = 1, certificate: Certificate | None = None) -> None:
         super().__init__()
         self.generation, self.process = generation, process
         self.reports: list[int] = []
-        self.signs: list[Identity] = []
         #: what processes have called, and what it has called them
         self.calls: deque[tuple[Process, Sequence[Packet[Content]]]] = deque()
         self.called: deque[Sequence[Packet[Content]]] = deque()
-        self.end = CoordinatorEnd(JOB, Secrets(TOKEN, certificate), self._by_calls, self._report, self._sign)
+        self.end = CoordinatorEnd(JOB, Secrets(TOKEN, certificate), self._by_calls, self._report)
         process.coordinators[generation] = self
 
     def accepted(self, number: int = 0) -> None:
@@ -125,12 +125,12 @@ class Coordinator(Watched):
 
     def wait_connected(self) -> None:
         """Until a sign of life can be had over the connection."""
-        before = len(self.signs)
+        self.end.sign(SLOT)
         for _ in range(int(PATIENCE / POLL)):
             self.end.ask(SLOT)  # again: a connection that has just been cut swallows the question
-            with self.changed:  # not while we ask: the end notes things here under a lock that asking takes
-                if self.changed.wait_for(lambda: len(self.signs) > before, POLL):
-                    return
+            time.sleep(POLL)
+            if self.end.sign(SLOT) is Sign.ALIVE:
+                return
         raise AssertionError("no connection was made")
 
     def cut(self) -> None:
@@ -144,6 +144,3 @@ class Coordinator(Watched):
 
     def _report(self, event: Any) -> None:
         self.note(lambda: self.reports.append(event.attempt.number))
-
-    def _sign(self, identity: Identity) -> None:
-        self.note(lambda: self.signs.append(identity))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.actors.protocol.messages import WorkerSlot
+from penstock.actors.protocol.messages import Sign, WorkerSlot
 from penstock.coordinator.model.commands import DeployTask
 from penstock.engine.core.identity import TaskId
 
@@ -12,12 +12,17 @@ class RecordedCalls:
 
     def __init__(self) -> None:
         self.made: list[tuple[object, ...]] = []
+        #: what processes show until somebody looks
+        self.signs: dict[WorkerSlot, Sign] = {}
 
     def ready(self, slot: WorkerSlot) -> None:
         self.made.append(("ready", slot))
 
     def watch(self, slot: WorkerSlot, incarnation: str) -> None:
         self.made.append(("watch", slot, incarnation))
+
+    def sign(self, slot: WorkerSlot) -> Sign:
+        return self.signs.pop(slot, Sign.NONE)
 
     def ask(self, slot: WorkerSlot) -> None:
         self.made.append(("ask", slot))

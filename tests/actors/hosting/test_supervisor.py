@@ -10,6 +10,7 @@ from penstock.actors.protocol.messages import (
     Identity,
     ProcessAppeared,
     ProcessGone,
+    Sign,
     SplitBegun,
     WorkerSlot,
     spare_slot,
@@ -172,6 +173,31 @@ def test_process_that_is_silent_is_lost_with_a_reason_and_replaced_once() -> Non
     reason = "process 4711 on 127.0.0.1 has not answered for 6 s: it hangs, or is stopped or cut off"
     assert beat(made, 3 * MISSES) == lost(FIRST, reason)
     assert calls.made == [*[("ask", TASK)] * MISSES, ("replace", TASK)]
+
+
+def test_process_whose_answer_came_over_the_connection_is_asked_again() -> None:
+    made, calls = supervisor()
+    for _ in range(3 * MISSES):
+        calls.signs[TASK] = Sign.ALIVE
+        assert beat(made, 1) == []
+    assert calls.made == [("ask", TASK)] * 3 * MISSES
+    beat(made, MISSES)
+    assert calls.made[-1] == ("replace", TASK)
+
+
+def test_process_that_has_answered_an_order_is_not_asked_at_the_next_heartbeat() -> None:
+    """
+    Beats     1     2  3  4  5
+    answers  A  H
+    asked           2  3  4
+    """
+    made, calls = supervisor()
+    calls.signs[TASK] = Sign.ANSWER
+    assert beat(made, 1) == []
+    assert calls.made == []
+    assert beat(made, MISSES) == []
+    assert calls.made == [("ask", TASK)] * MISSES
+    assert [type(event) for event in beat(made, 1)] == [TaskLost], "it hangs since then"
 
 
 def test_answer_in_the_last_moment_saves_the_process() -> None:

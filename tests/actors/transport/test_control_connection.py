@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from penstock.actors.protocol.messages import Sign
 from penstock.actors.transport.control_wire import COORDINATOR, Begin, encode_note
+from penstock.actors.transport.conversation import Packet
 from penstock.actors.transport.dialling import Secrets, Stop, connect
 from penstock.actors.transport.greeting import Caller
 from penstock.actors.transport.tls import make_certificate
-from penstock.engine.core.identity import Attempt, TaskId
+from penstock.coordinator.model.events import TaskCommitted
+from penstock.engine.core.identity import Attempt, CheckpointId, TaskId
 from support.control_ends import PATIENCE, SLOT, TOKEN, Coordinator, Process, order, report
 
 OURS = make_certificate("ours")
@@ -109,6 +112,33 @@ def test_who_is_given_a_report_may_be_asked_for_a_sign_meanwhile(made: Callable[
     coordinator.wait(lambda: coordinator.reports == [1])
 
 
+def test_reports_by_calls_stay_behind_those_of_the_connection(made: Callable[[Any], Any]) -> None:
+    """1. Report 1 comes over the connection, and is being given. 2. Reports 2 and 3 come by a call."""
+    first, went_on = threading.Event(), threading.Event()
+
+    class Slow(Coordinator):
+        def _report(self, event: Any) -> None:
+            if not first.is_set():
+                first.set()
+                assert went_on.wait(PATIENCE)
+            super()._report(event)
+
+    process = made(Process())
+    coordinator = made(Slow(process))
+    coordinator.accepted()
+    coordinator.wait_connected()
+    process.end.put(report(1))
+    assert first.wait(PATIENCE)
+    packets = [Packet(number, 1, 0, report(number)) for number in (2, 3)]
+    calling = threading.Thread(target=coordinator.end.called, args=(SLOT, process.incarnation, 1, packets))
+    calling.start()
+    went_on.set()
+    calling.join(PATIENCE)
+    assert not calling.is_alive()
+    coordinator.wait(lambda: len(coordinator.reports) == 3)
+    assert coordinator.reports == [1, 2, 3]
+
+
 def test_calls_carry_what_a_lost_connection_has_not(made: Callable[[Any], Any]) -> None:
     process = made(Process())
     coordinator = made(Coordinator(process))
@@ -162,12 +192,30 @@ def test_sign_of_life_is_given_by_whoever_is_to_prove_it(made: Callable[[Any], A
     coordinator = made(Coordinator(process))
     coordinator.accepted()
     coordinator.wait_connected()
-    process.asked, before = [], len(coordinator.signs)
+    process.asked = []
     assert coordinator.end.ask(SLOT)
     process.wait(lambda: len(process.asked or []) == 1)
-    assert len(coordinator.signs) == before
+    process.end.put(report(1))  # behind which an answer would have come
+    coordinator.wait(lambda: coordinator.reports == [1])
+    assert coordinator.end.sign(SLOT) is Sign.NONE
     process.asked[0]()
-    coordinator.wait(lambda: len(coordinator.signs) == before + 1)
+    process.end.put(report(2))
+    coordinator.wait(lambda: coordinator.reports == [1, 2])
+    assert coordinator.end.sign(SLOT) is Sign.ALIVE
+    assert coordinator.end.sign(SLOT) is Sign.NONE, "it has been looked at"
+
+
+def test_answer_to_an_order_is_a_sign_and_what_a_process_says_of_itself_is_none(made: Callable[[Any], Any]) -> None:
+    process = made(Process())
+    coordinator = made(Coordinator(process))
+    coordinator.accepted()
+    coordinator.wait_connected()
+    process.end.put(report(1))
+    coordinator.wait(lambda: coordinator.reports == [1])
+    assert coordinator.end.sign(SLOT) is not Sign.ANSWER
+    process.end.put(TaskCommitted(SLOT, Attempt(1, 2), CheckpointId(1, 1), 0.0))
+    coordinator.wait(lambda: coordinator.reports == [1, 2])
+    assert coordinator.end.sign(SLOT) is Sign.ANSWER
 
 
 def test_end_of_a_connection_is_told_once_and_the_process_is_dialled_again(made: Callable[[Any], Any]) -> None:
