@@ -172,6 +172,8 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "lit": function(ps.lit, value=1),
         "when": function(ps.when, condition=ps.col("v") > 1),
         "Expression.alias": method(expression, "alias", name="n"),
+        "Expression.approx_quantile": method(expression, "approx_quantile", share=0.5),
+        "Expression.quantile": method(expression, "quantile", share=0.5),
         "Expression.cast": method(expression, "cast", type=pa.int64()),
         "Expression.fill_null": method(expression, "fill_null", value=0),
         "Expression.is_between": method(expression, "is_between", low=1, high=2),

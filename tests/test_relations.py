@@ -136,7 +136,7 @@ def test_the_plan_does_not_gather_twice() -> None:
     ("build", "message"),
     [
         (lambda rows: rows.aggregate(["z"], n="count"), "has no column 'z'"),
-        (lambda rows: rows.aggregate(["k"], n=("k", "median")), "unknown function 'median'"),
+        (lambda rows: rows.aggregate(["k"], n=("k", "mode")), "unknown function 'mode'"),
         (lambda rows: rows.sort("z"), "has no column 'z'"),
         (lambda rows: rows.top_n(0, "k"), "cannot keep 0 rows"),
         (lambda rows: rows.limit(-1), "count -1 is impossible"),

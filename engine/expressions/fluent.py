@@ -13,11 +13,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, TypeAlias
+from typing import Annotated, Any, NoReturn, TypeAlias
 
 import pyarrow as pa
 
-from ..core.arguments import checked
+from ..core.arguments import Within, checked
 from ..core.errors import FlowError
 from .literals import literal_text, quoted, type_text
 from .namespaces import ListNamespace, StructNamespace, TextNamespace, TimeNamespace
@@ -27,6 +27,7 @@ _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _SIGN, _ATOM = range(8)
 
 Text: TypeAlias = str
 """Within the class ``str`` is something else."""
+Share = Annotated[float, Within(0, 1)]
 Operand: TypeAlias = Any
 """An expression, or a value: None, bool, int, float, Decimal, text, date, time, timedelta, a list, a dict of these."""
 
@@ -240,6 +241,21 @@ class Expression:
         """Their variance, as a sample's."""
         return Aggregated(self, "variance")
 
+    def median(self) -> Aggregated:
+        """The one in the middle, or the mean of the two that are."""
+        return Aggregated(self, "median")
+
+    @checked()
+    def quantile(self, share: Share) -> Aggregated:
+        """What lies at this share of the way from the least to the largest, between two values if it is there; 0.5 is
+        the median. (``aggregate`` has ``quantile_disc(0.5)``, too, which is one of the values.)"""
+        return Aggregated(self, f"quantile({share!r})")
+
+    @checked()
+    def approx_quantile(self, share: Share) -> Aggregated:
+        """The value that this share of them are not above, to 0.8 % of it, in little memory."""
+        return Aggregated(self, f"approx_quantile({share!r})")
+
     def first(self) -> Aggregated:
         """The first one, in the order of the stream."""
         return Aggregated(self, "first")
@@ -251,6 +267,10 @@ class Expression:
     def count_distinct(self) -> Aggregated:
         """How many distinct ones there are that are not null."""
         return Aggregated(self, "count_distinct")
+
+    def approx_count_distinct(self) -> Aggregated:
+        """About how many distinct ones there are, in little memory: exact up to 4,096, then to about 2 %."""
+        return Aggregated(self, "approx_count_distinct")
 
     def collect_list(self) -> Aggregated:
         """The list of them, in the order of the stream."""

@@ -326,13 +326,15 @@ def states_later(accumulator: Accumulator) -> Callable[[], State]:
 
 class ListAccumulator:
     """The values of each group in the order of their rows: they are kept as they come, and put to their groups when
-    they are asked for. ``distinct`` keeps a value only where it is the first of its kind in its group."""
+    they are asked for. ``distinct`` keeps a value only where it is the first of its kind in its group; ``skips_nulls``
+    keeps no null."""
 
     in_place = True
     takes_compact = False
 
-    def __init__(self, column: pa.DataType | None, *, distinct: bool = False) -> None:
+    def __init__(self, column: pa.DataType | None, *, distinct: bool = False, skips_nulls: bool = False) -> None:
         self._column = column
+        self._skips_nulls = skips_nulls
         self._values: list[pa.Array] = []
         self._ids: list[Positions] = []
         self._bytes = 0
@@ -347,6 +349,8 @@ class ListAccumulator:
         assert values is not None
         ids = rows.ids
         self._groups = rows.groups
+        if self._skips_nulls and values.null_count:
+            values, ids = values.drop_null(), ids[validity(values)]
         if self._seen is not None:
             _, first = self._seen.number([pa.array(ids), values], len(ids))
             values, ids = values.take(pa.array(first)), ids[first]

@@ -88,6 +88,12 @@ ONE: dict[str, OperatorConfig] = {
     "aggregate": HashAggregate(("k",), TOTAL),
     "aggregate all": HashAggregate((), TOTAL),
     "count": HashAggregate(("k",), (Aggregate("n", None, "count"), Aggregate("least", "v", "min"))),
+    "median": HashAggregate(("k",), (Aggregate("half", "v", "median"), Aggregate("most", "c", "quantile_disc(0.9)"))),
+    "sketches in lanes": HashAggregate(
+        ("k",),
+        (Aggregate("n", "c", "approx_count_distinct"), Aggregate("half", "v", "approx_quantile(0.5)")),
+        step="partial",
+    ),
     "partial count": HashAggregate(("k",), (Aggregate("n", None, "count"),), step="partial"),
     "partial aggregate": HashAggregate(("k",), TOTAL, step="partial"),
     "stream aggregate": StreamAggregate(("k",), TOTAL),

@@ -8,6 +8,8 @@ Rules:
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +26,8 @@ from ...kernels.reductions import all_null, grouped, is_whole
 from ...kernels.variance import Variance
 from ...kernels.whole_sums import decimal_sums, narrowed, whole_sums
 from .list_aggregates import CollectList, DistinctValues
+from .quantiles import Quantile
+from .sketches import ApproxCountDistinct, ApproxQuantile
 
 _LOW_BITS = np.int64(2**32 - 1)
 
@@ -223,7 +227,9 @@ FUNCTIONS: dict[str, AggregateFunction] = {
     "avg": _MEAN,
     "variance": Variance("variance"),
     "stddev": Variance("stddev"),
+    "median": Quantile(0.5, called="median"),
     "count_distinct": DistinctValues(_COUNT),
+    "approx_count_distinct": ApproxCountDistinct(),
     "first": _FIRST,
     "arbitrary": _FIRST,
     "last": FirstOrLast("last"),
@@ -231,6 +237,31 @@ FUNCTIONS: dict[str, AggregateFunction] = {
     "array_agg": _LIST,
 }
 """All functions by the names that a flow may use."""
+
+OF_SHARES: dict[str, Callable[[float], AggregateFunction]] = {
+    "quantile": Quantile,
+    "quantile_cont": Quantile,
+    "quantile_disc": lambda share: Quantile(share, is_one=True),
+    "approx_quantile": ApproxQuantile,
+}
+"""Those that are of a share, as in ``quantile(0.9)``."""
+
+MADE_OF_PARTS = Mean, Quantile, ApproxQuantile
+"""Functions whose state is that of others, their ``parts``."""
+
+_OF_A_SHARE = re.compile(r"(\w+)\((.+)\)")
+
+
+def function_called(name: str) -> AggregateFunction | None:
+    """The function that a flow calls so; None: there is none."""
+    called = _OF_A_SHARE.fullmatch(name)
+    if called is None or called[1] not in OF_SHARES:
+        return FUNCTIONS.get(name)
+    try:
+        share = float(called[2])
+    except ValueError:
+        return None
+    return OF_SHARES[called[1]](share) if 0 <= share <= 1 else None
 
 
 def _carried(halves: list[Positions], missing: Flags | None) -> State:

@@ -35,7 +35,7 @@ from ...kernels.aggregate_protocol import AggregateFunction, Segments, State
 from ...kernels.keys import decoded
 from ...kernels.pieces import Flags, Positions
 from ...kernels.sorting import SortKey, as_sort_keys, check_sort_keys
-from .aggregate_functions import FUNCTIONS, Mean
+from .aggregate_functions import FUNCTIONS, MADE_OF_PARTS, OF_SHARES, function_called
 from .list_aggregates import DistinctValues, OrderedValues
 
 Step: TypeAlias = Literal["single", "partial", "final"]
@@ -73,12 +73,14 @@ class Aggregate:
     def _plain(self) -> AggregateFunction:
         if not isinstance(self.function, str):
             return self.function
-        if self.function not in FUNCTIONS:
+        found = function_called(self.function)
+        if found is None:
+            of_shares = (f"{name}(share)" for name in OF_SHARES)
             raise FlowError(
                 f"aggregate {self.name!r} asks for an unknown function {self.function!r}",
-                f"use one of: {', '.join(FUNCTIONS)}",
+                f"use one of: {', '.join((*FUNCTIONS, *of_shares))}, with a share from 0 to 1",
             )
-        return FUNCTIONS[self.function]
+        return found
 
     @property
     def columns(self) -> list[str]:
@@ -182,7 +184,7 @@ class AggregateColumns:
         numbers: dict[Any, int] = {}
         for place, (each, function) in enumerate(zip(self._aggregates, self._functions, strict=True)):
             made_of = []
-            for part in function.parts if isinstance(function, Mean) else (function,):
+            for part in function.parts if isinstance(function, MADE_OF_PARTS) else (function,):
                 # states that come from elsewhere may be of different rows (``where``)
                 key = (id(part), each.column, each.where) if self._step != "final" else (place, id(part))
                 if numbers.setdefault(key, len(self._kept)) == len(self._kept):

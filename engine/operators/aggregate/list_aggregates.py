@@ -22,26 +22,26 @@ from ...kernels.pieces import Positions
 from ...kernels.sorting import SortKey, sorted_order
 
 
-class _Lists:
+class ValueLists:
     """What all of them share: one list column, to which further values are appended."""
 
     def lift(self, values: pa.Array | None, rows: int) -> State:
         assert values is not None
-        return (_lists(values, np.arange(len(values) + 1)),)
+        return (lists(values, np.arange(len(values) + 1)),)
 
     def blank(self, column: pa.DataType | None, rows: int) -> State:
-        return (_lists(pa.nulls(0, column), np.zeros(rows + 1, dtype=np.int64)),)
+        return (lists(pa.nulls(0, column), np.zeros(rows + 1, dtype=np.int64)),)
 
     def merge(self, state: State, segments: Segments) -> State:
-        values, offsets = _opened(state[0])
-        return (_lists(values, offsets[np.append(segments.starts, segments.rows)]),)
+        values, offsets = opened(state[0])
+        return (lists(values, offsets[np.append(segments.starts, segments.rows)]),)
 
     def accumulator(self, column: pa.DataType | None) -> Accumulator:
         return ListAccumulator(column)
 
 
 @dataclass(frozen=True)
-class CollectList(_Lists):
+class CollectList(ValueLists):
     """The values in the order of their rows, nulls included; null for a group without any row."""
 
     name: str = "collect_list"
@@ -54,7 +54,7 @@ class CollectList(_Lists):
         return pa.list_(_value_type(self.name, column))
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
-        values, offsets = _opened(state[0])
+        values, offsets = opened(state[0])
         if len(values) >= 2**31:
             raise OverflowError("a list column of fewer than 2³¹ values")
         missing = offsets[1:] == offsets[:-1]
@@ -64,7 +64,7 @@ class CollectList(_Lists):
 
 
 @dataclass(frozen=True)
-class DistinctValues(_Lists):
+class DistinctValues(ValueLists):
     """Another function of the distinct values, each where it appears first."""
 
     inner: AggregateFunction
@@ -91,23 +91,23 @@ class DistinctValues(_Lists):
         return self.inner.result_type(column)
 
     def merge(self, state: State, segments: Segments) -> State:
-        values, offsets = _opened(state[0])
+        values, offsets = opened(state[0])
         bounds = offsets[np.append(segments.starts, segments.rows)]
         groups = np.repeat(np.arange(len(segments.starts)), np.diff(bounds))
         ids, _ = group_ids([pa.array(groups), values], len(values))
         keep = first_rows(ids)
         counts = np.bincount(groups[keep], minlength=len(segments.starts))
-        return (_lists(values.filter(pa.array(keep)), np.append(0, np.cumsum(counts))),)
+        return (lists(values.filter(pa.array(keep)), np.append(0, np.cumsum(counts))),)
 
     def accumulator(self, column: pa.DataType | None) -> Accumulator:
         return ListAccumulator(column, distinct=True)
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
-        return _reduced(self.inner, *_opened(state[0]), column)
+        return _reduced(self.inner, *opened(state[0]), column)
 
 
 @dataclass(frozen=True)
-class OrderedValues(_Lists):
+class OrderedValues(ValueLists):
     """Another function of the values in the order of further columns.
 
     Its argument is a struct: the value, then the columns to sort by, as ``keys`` says in their order.
@@ -135,7 +135,7 @@ class OrderedValues(_Lists):
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         assert column is not None
-        rows, offsets = _opened(state[0])
+        rows, offsets = opened(state[0])
         values, *by = children(rows)
         groups = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         order = sorted_order(by, self.keys, [groups])
@@ -160,11 +160,12 @@ def _reduced(function: AggregateFunction, values: pa.Array, offsets: Positions, 
     return function.final(tuple(part.take(pa.array(places)) for part in state), column)
 
 
-def _lists(values: pa.Array, offsets: Positions) -> pa.Array:
+def lists(values: pa.Array, offsets: Positions) -> pa.Array:
+    """A list of each of these pieces of the values."""
     return pa.LargeListArray.from_arrays(pa.array(offsets.astype(np.int64)), values, type=pa.large_list(values.type))
 
 
-def _opened(lists: pa.Array) -> tuple[pa.Array, Positions]:
+def opened(lists: pa.Array) -> tuple[pa.Array, Positions]:
     """The elements of all lists, and where each list begins in them."""
     lengths = pc.list_value_length(lists).to_numpy()
     return lists.flatten(), np.append(0, np.cumsum(lengths))

@@ -32,7 +32,8 @@ from penstock.engine.state.memory import TaskMemory
 from support.operator_harness import context
 from support.sweeps import seeds
 
-NAMES = ("count", "sum", "min", "mean", "first", "last", "count_distinct", "collect_list", "variance")
+SKETCHES = ("median", "approx_count_distinct", "approx_quantile(0.5)")
+NAMES = ("count", "sum", "min", "mean", "first", "last", "count_distinct", "collect_list", "variance", *SKETCHES)
 AGGREGATES = (Aggregate("rows", None, "count"), *(Aggregate(name, "v", name) for name in NAMES))
 COUNTED = HashAggregate(("k",), AGGREGATES)
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("odd", pa.bool_())])

@@ -76,11 +76,25 @@ def test_group_by_aggregates_columns_and_what_is_computed() -> None:
 
 
 def test_every_aggregate_of_an_expression_is_that_of_its_function() -> None:
-    names = ("count", "sum", "min", "max", "mean", "first", "last", "count_distinct", "collect_list")
+    names = (
+        "count",
+        "sum",
+        "min",
+        "max",
+        "mean",
+        "first",
+        "last",
+        "count_distinct",
+        "collect_list",
+        "median",
+        "approx_count_distinct",
+    )
     pairs = {**{each: each for each in names}, "std": "stddev", "var": "variance"}
     fluent = stream().group_by("k").agg(**{name: getattr(ps.col("v"), name)() for name in pairs})
     asked: Any = {name: ("v", function) for name, function in pairs.items()}
     assert rows(fluent) == rows(stream().aggregate(["k"], **asked))
+    shares = stream().group_by("k").agg(a=ps.col("v").quantile(0.3), b=ps.col("v").approx_quantile(1))
+    assert rows(shares) == rows(stream().aggregate(["k"], a=("v", "quantile(0.3)"), b=("v", "approx_quantile(1)")))
 
 
 def test_groups_by_computed_keys() -> None:

@@ -21,10 +21,12 @@ from support.operator_harness import SIZES, Collected, context, rows_of, run
 from support.operator_windows import windows_of
 from support.oracle import numbered, query
 
-NAMES = ("count", "sum", "min", "max", "mean", "first", "last", "count_distinct", "collect_list", "variance")
+SKETCHES = ("median", "quantile_disc(0.7)", "approx_count_distinct", "approx_quantile(0.5)")
+NAMES = ("count", "sum", "min", "max", "mean", "first", "last", "count_distinct", "collect_list", *SKETCHES, "variance")
 ALL = (Aggregate("rows", None, "count"), *(Aggregate(name, "v", name) for name in NAMES))
 SQL = """count(*), count(v), sum(v)::bigint, min(v), max(v), avg(v), first(v order by p), last(v order by p),
-         count(distinct v), list(v order by p), round(var_samp(v), 6)"""
+         count(distinct v), list(v order by p), median(v), quantile_disc(v, 0.7), count(distinct v),
+         quantile_disc(v, 0.5)::double, round(var_samp(v), 6)"""
 
 rows = st.lists(st.tuples(st.none() | st.integers(0, 5), st.none() | st.integers(-9, 9)), max_size=60)
 
@@ -129,9 +131,9 @@ def test_null_keys_can_be_ignored() -> None:
 def test_without_keys_there_is_one_row_even_of_no_input() -> None:
     config = HashAggregate((), ALL)
     empty = run(config, {}, schemas=[made_of([]).schema], parallelisms=(3,))
-    assert rows_of(empty.table) == [(0, 0, None, None, None, None, None, None, 0, None, None)]
+    assert rows_of(empty.table) == [(0, 0, None, None, None, None, None, None, 0, None, None, None, 0, None, None)]
     some = run(config, {(0, 3): made_of([(1, 2), (1, 4)])}, size=1)
-    assert rows_of(some.table) == [(2, 2, 6, 2, 4, "3.0", 2, 4, 2, [2, 4], "2.0")]
+    assert rows_of(some.table) == [(2, 2, 6, 2, 4, "3.0", 2, 4, 2, [2, 4], "3.0", 4, 2, "2.0", "2.0")]
     assert run(HashAggregate(("k",), ALL), {}, schemas=[made_of([]).schema]).batches == []
 
 

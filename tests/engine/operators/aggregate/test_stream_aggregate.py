@@ -335,7 +335,7 @@ def test_the_state_is_one_row_per_lane_with_an_open_group() -> None:
     [
         (StreamAggregate(("nope",), ()), "stream aggregate: its input has no column 'nope'(.|\n)*k, v, w"),
         (StreamAggregate(("k",), (Aggregate("n", "nope", "sum"),)), "has no column 'nope'"),
-        (StreamAggregate(("k",), (Aggregate("n", "v", "median"),)), "unknown function 'median'(.|\n)*count, sum"),
+        (StreamAggregate(("k",), (Aggregate("n", "v", "mode"),)), "unknown function 'mode'(.|\n)*count, sum"),
         (
             StreamAggregate(("k",), (Aggregate("n", "k", "sum"),)),
             "'n' of column 'k': sum cannot be computed of .*string",
