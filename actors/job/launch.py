@@ -29,6 +29,7 @@ from ..cluster.fitting import check_spares
 from ..process.ending import print_interrupts_briefly
 from ..protocol.settings import Checkpoints, Duration, seconds
 from .runtime import DEFAULT_RUNTIME, Runtime
+from .sendable import check_sendable, is_connected
 
 if TYPE_CHECKING:
     from ..client.job import Job
@@ -228,6 +229,8 @@ def _check(
 ) -> None:
     """What Ray cannot run, and whether what the job is to go on from (``path``) needs a checkpoint folder."""
     _refuse_collecting(plan)
+    if not is_connected():
+        check_sendable(plan)
     check_spares(plan, runtime.spares)
     runtime.codecs(edge.id for edge in plan.exchanges)  # refuses edges that there are not
     if place is not None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import ray
 from ray import cloudpickle
+from ray.exceptions import RayError
 from ray.experimental import internal_kv
 
 from ...engine.core.errors import ConfigurationError, TaskLostError
@@ -23,6 +24,7 @@ from ...engine.plan.plan import JobPlan
 from ..protocol.messages import Address, WorkerSlot
 from ..transport.tls import Certificate
 from .runtime import DEFAULT_RUNTIME, Runtime
+from .sendable import check_sendable
 
 _NAMESPACE = b"penstock"
 
@@ -52,11 +54,18 @@ class SharedPlan:
 
 
 def share_plan(plan: JobPlan, *, detached: bool) -> SharedPlan:
-    """Put the plan where the job's processes find it."""
-    if not detached:
-        return SharedPlan(reference=ray.put(plan))
+    """Put the plan where the job's processes find it. Raises ConfigurationError if it cannot be pickled."""
+    try:
+        if not detached:
+            return SharedPlan(reference=ray.put(plan))
+        data = cloudpickle.dumps(plan)
+    except RayError:
+        raise
+    except Exception:
+        check_sendable(plan)
+        raise
     key = f"plan:{plan.name}:{uuid.uuid4().hex}".encode()
-    internal_kv._internal_kv_put(key, cloudpickle.dumps(plan), namespace=_NAMESPACE)
+    internal_kv._internal_kv_put(key, data, namespace=_NAMESPACE)
     return SharedPlan(key=key)
 
 
