@@ -115,6 +115,7 @@ ALONE = {
         engine.flow.flow.Flow.from_split_sets engine.flow.flow.Flow.read_ipc
         engine.flow.calling.Calling.flat_map
         engine.flow.flow.Stream.partition_by_range engine.flow.flow.Stream.partitioned_by
+        engine.flow.flow.Stream.write_json
         engine.expressions.fluent.Expression.dt engine.expressions.fluent.Expression.is_between
         engine.expressions.fluent.Expression.is_distinct_from engine.expressions.fluent.Expression.std
         engine.expressions.fluent.Expression.var

@@ -233,6 +233,8 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "Stream.unnest": method(stream, "unnest", columns=("l",)),
         "Stream.window": method(stream, "window", by=["k"], order_by=["v"], r="row_number"),
         "Stream.with_columns": method(stream, "with_columns", y="v + 1"),
+        "Stream.write_csv": method(stream, "write_csv", path="written"),
+        "Stream.write_json": method(stream, "write_json", path="written"),
         "Stream.write_parquet": method(stream, "write_parquet", path="written"),
         "index.Between": function(ps.index.Between, column="v", low=1, high=2),
         "index.InList": function(ps.index.InList, column="v", values=(1,)),

@@ -14,8 +14,8 @@ import pytest
 
 import penstock as ps
 from penstock.engine.core.errors import DamagedFileError, StorageError
+from penstock.engine.sinks.file_committer import FileCommitter
 from penstock.engine.sinks.parquet import ParquetSink
-from penstock.engine.sinks.parquet_committer import ParquetCommitter
 from support.damage import flipped
 from support.left_threads import left_since
 
@@ -107,7 +107,7 @@ def test_job_ends_whatever_its_sinks_say_of_their_outputs(tmp_path: Path, monkey
     job = ps.run_local(flow(tmp_path / "out", 400.0))
     job.wait_until(lambda status: status.checkpoints_completed >= 1 or status.state == "running", PATIENCE)
     monkeypatch.setattr(ParquetSink, "visible_rows", broken)
-    monkeypatch.setattr(ParquetCommitter, "clean", broken)
+    monkeypatch.setattr(FileCommitter, "clean", broken)
     job.shutdown()
     assert not left_since(before)
     assert not os.path.exists(job.folder)

@@ -39,6 +39,7 @@ from ...engine.files.object_files import files_of
 from ...engine.files.object_store import bucket_of
 from ...engine.files.paths import absolute, resolve, safe_name
 from ...engine.plan.plan import JobPlan
+from ...engine.sinks.file_writer import restored_totals
 from ...engine.sinks.output_folder import (
     OWNERS,
     Mode,
@@ -54,7 +55,6 @@ from ...engine.sinks.output_folder import (
     totals_of,
     writer_of,
 )
-from ...engine.sinks.parquet_writer import restored_totals
 from ..audit.audit import state_of
 from ..storage.log import read_log_in
 from ..storage.stores import check_creates, checkpoint_folder, may_hold_log, store_in

@@ -86,7 +86,9 @@ from ..planner.graph import Graph, Node, NodeConfig
 from ..planner.pipelines import plan_job
 from ..planner.placement import Placement
 from ..sinks.collect import CollectSink
+from ..sinks.file_formats import TextCompression
 from ..sinks.parquet import ParquetSink
+from ..sinks.texts import CsvSink, JsonSink
 from ..sources.csv import CsvSource
 from ..sources.fed import FedSource
 from ..sources.ipc import IpcSource
@@ -129,6 +131,10 @@ def _as_aggregate(label: str, asked: Asked) -> Aggregate:
     if isinstance(asked, Aggregate):
         return replace(asked, name=label)
     return Aggregate(label, None, asked) if isinstance(asked, str) else Aggregate(label, asked[0], asked[1])
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 class Flow(Graph):
@@ -835,7 +841,59 @@ class Stream(Shaping, Looking, Calling):
             row_group_rows=row_group_size,
             compression=compression,
             storage_options=storage_options,
-            partition_by=(partition_by,) if isinstance(partition_by, str) else tuple(partition_by),
+            partition_by=_names(partition_by),
+        )
+        self.write_to(sink, name=name)
+
+    @checked()
+    def write_csv(
+        self,
+        path: str | Path,
+        *,
+        mode: Literal["new", "append"] = "new",
+        partition_by: str | Sequence[str] = (),
+        delimiter: str = ",",
+        header: bool = True,
+        max_rows_per_file: int = 1 << 20,
+        compression: TextCompression = "none",
+        name: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write a folder of CSV files, exactly once. ``header``: names stand in the first line of each file. Texts are
+        in quotes; a missing value is an empty field without. The rest is as in :meth:`write_parquet`."""
+        sink = CsvSink(
+            str(path),
+            mode=mode,
+            rows_per_file=max_rows_per_file,
+            storage_options=storage_options,
+            partition_by=_names(partition_by),
+            delimiter=delimiter,
+            header=header,
+            compression=compression,
+        )
+        self.write_to(sink, name=name)
+
+    @checked()
+    def write_json(
+        self,
+        path: str | Path,
+        *,
+        mode: Literal["new", "append"] = "new",
+        partition_by: str | Sequence[str] = (),
+        max_rows_per_file: int = 1 << 20,
+        compression: TextCompression = "none",
+        name: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write a folder of files with an object of JSON in each line, exactly once. Numbers have all their digits,
+        days and times are texts. The rest is as in :meth:`write_parquet`."""
+        sink = JsonSink(
+            str(path),
+            mode=mode,
+            rows_per_file=max_rows_per_file,
+            storage_options=storage_options,
+            partition_by=_names(partition_by),
+            compression=compression,
         )
         self.write_to(sink, name=name)
 

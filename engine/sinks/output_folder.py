@@ -1,6 +1,7 @@
 """Whose an output folder is, which files in it are whose, and how many there should be.
 
-    out/part-<operator>-<subtask>-<checkpoint>-<n>-<uuid>.parquet    committed: the data set; or in folders, key=value
+    out/part-<operator>-<subtask>-<checkpoint>-<n>-<uuid>.parquet    committed: the data set; or .csv, .jsonl; or in
+                                                                     folders, key=value
     out/_staging/<uuid>/<claim>/…                                    prepared or being written: hidden
     out/_penstock/owners/<n>.json                                    whose the folder is, from then on
     out/_penstock/append/<uuid>/<n>.json                             in a folder to append to: who goes on with a part
@@ -39,6 +40,8 @@ FORMER_MARKER = "_penstock.json"
 MARKER = "_penstock"
 OWNERS = f"{MARKER}/owners/"
 MODULUS = 1 << 64
+ENDINGS = (".parquet", *(kind + codec for kind in (".csv", ".jsonl") for codec in ("", ".gz", ".zst")))
+"""Of names of files that sinks write."""
 
 Mode = Literal["exclusive", "append"]
 
@@ -113,17 +116,26 @@ class PartFile:
     uuid: str
 
 
-def part_name(operator: str, subtask: int, checkpoint: CheckpointId, number: int, uuid: str) -> str:
+def part_name(
+    operator: str, subtask: int, checkpoint: CheckpointId, number: int, uuid: str, ending: str = ENDINGS[0]
+) -> str:
     """The name of a committed file. Checkpoints are padded, so that the order of names is theirs."""
     cut = f"{checkpoint.generation:04d}.{checkpoint.number:06d}"
-    return f"part-{safe_name(operator)}-{subtask:05d}-{cut}-{number:05d}-{safe_name(uuid)}.parquet"
+    return f"part-{safe_name(operator)}-{subtask:05d}-{cut}-{number:05d}-{safe_name(uuid)}{ending}"
+
+
+def _stem(name: str) -> str | None:
+    """The name of a file as a sink gave it, without folders and ending."""
+    base = name.rpartition("/")[2]
+    ending = next((each for each in ENDINGS if base.endswith(each)), None)
+    return None if ending is None or not base.startswith("part-") else base.removesuffix(ending)
 
 
 def part_of(name: str, size: int) -> PartFile | None:
     """What the name of a file says; None if it is not one that a sink gave."""
-    base = name.rpartition("/")[2]
-    parts = base.removesuffix(".parquet").rsplit("-", 4)
-    if len(parts) != 5 or not base.startswith("part-") or not base.endswith(".parquet"):
+    stem = _stem(name)
+    parts = [] if stem is None else stem.rsplit("-", 4)
+    if len(parts) != 5:
         return None
     generation, _, number = parts[2].partition(".")
     if not (generation.isdigit() and number.isdigit()):
@@ -133,7 +145,7 @@ def part_of(name: str, size: int) -> PartFile | None:
 
 def writer_of(name: str) -> str:
     """The sink that wrote a committed file, as it stands in the file's name."""
-    return name.rpartition("/")[2].removesuffix(".parquet").rsplit("-", 4)[0].removeprefix("part-")
+    return (_stem(name) or "").rsplit("-", 4)[0].removeprefix("part-")
 
 
 class OutputFolder:
@@ -203,12 +215,9 @@ class OutputFolder:
 
     def foreign(self, lineage: Collection[str]) -> list[str]:
         """The names of all data files that are not of these jobs; cheaper than ``parts``, for each commit asks."""
-        ends = tuple(f"-{safe_name(uuid)}.parquet" for uuid in lineage)
-        return [
-            name
-            for name in self._data_names()
-            if not (name.rpartition("/")[2].startswith("part-") and name.endswith(ends))
-        ]
+        ends = tuple(f"-{safe_name(uuid)}{ending}" for uuid in lineage for ending in ENDINGS)
+        names = ((name, name.rpartition("/")[2]) for name in self._data_names())
+        return [name for name, base in names if not (base.startswith("part-") and base.endswith(ends))]
 
     def _data_names(self) -> list[str]:
         if not is_local(self.filesystem):

@@ -22,7 +22,7 @@ import penstock as ps
 from penstock.engine.core.errors import PenstockError
 from penstock.engine.core.identity import CommitPermit
 from penstock.engine.plan.plan import Audited
-from penstock.engine.sinks.parquet_committer import ParquetCommitter
+from penstock.engine.sinks.file_committer import FileCommitter
 from support.edge_disasters import PATIENCE, World
 
 RATE = 100.0
@@ -58,13 +58,13 @@ def sleep(job: ps.Job, wanted: int, saved: Path | None) -> None:
 
 
 def commit_quietly() -> None:
-    commit = ParquetCommitter.commit
+    commit = FileCommitter.commit
 
-    def quietly(self: ParquetCommitter, permit: CommitPermit) -> None:
+    def quietly(self: FileCommitter, permit: CommitPermit) -> None:
         with QUIET:
             commit(self, permit)
 
-    ParquetCommitter.commit = quietly  # type: ignore[method-assign]
+    FileCommitter.commit = quietly  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

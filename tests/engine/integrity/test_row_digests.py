@@ -18,8 +18,8 @@ from penstock.engine.integrity.lane_digests import DIGEST, DIGESTED, digested
 from penstock.engine.integrity.row_digests import MODULUS, VERSION, RowDigest
 from penstock.engine.runtime.operator_chain import with_carried
 from penstock.engine.sinks.collect import CollectSink
+from penstock.engine.sinks.file_writer import stored_schema
 from penstock.engine.sinks.lane_counts import LaneCounts
-from penstock.engine.sinks.parquet_writer import stored_schema
 from support.random_tables import TYPES, random_table
 
 NAN = float("nan")

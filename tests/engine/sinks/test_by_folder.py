@@ -18,11 +18,11 @@ from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import ConfigurationError, FlowError
 from penstock.engine.core.identity import Attempt, CheckpointId, CommitPermit, TaskId
 from penstock.engine.core.operator import OperatorContext
-from penstock.engine.sinks import parquet_writer
+from penstock.engine.sinks import file_writer
 from penstock.engine.sinks.by_folder import folder_name
+from penstock.engine.sinks.file_writer import restored_totals
 from penstock.engine.sinks.output_folder import OutputFolder, totals_of
 from penstock.engine.sinks.parquet import ParquetSink
-from penstock.engine.sinks.parquet_writer import restored_totals
 from support.sinks import prepared_by
 
 JOB = "delays"
@@ -152,7 +152,7 @@ def config_place(config: ParquetSink):
 
 
 def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_writer, "OPEN_FILES", 5)
+    monkeypatch.setattr(file_writer, "OPEN_FILES", 5)
     config = ParquetSink(tmp_path, partition_by=["id"])
     sink = opened(config, TABLE.schema)
     for _ in range(3):
@@ -164,7 +164,7 @@ def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_all_open_files_hold_as_much_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_writer, "BUFFER_BYTES", 20_000)
+    monkeypatch.setattr(file_writer, "BUFFER_BYTES", 20_000)
     sink = opened(ParquetSink(tmp_path, partition_by=["kind"]), TABLE.schema)
     put(sink, TABLE)
     assert sum(file.pending_bytes for file in sink._open.values()) < 20_000

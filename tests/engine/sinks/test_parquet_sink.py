@@ -19,10 +19,10 @@ from penstock.engine.core.errors import ConfigurationError, DataError, FlowError
 from penstock.engine.core.identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
 from penstock.engine.core.operator import OperatorContext
 from penstock.engine.files import object_store
+from penstock.engine.sinks.file_committer import FileCommitter
+from penstock.engine.sinks.file_writer import RunningFileSink, restored_totals
 from penstock.engine.sinks.output_folder import OutputFolder, totals_of
 from penstock.engine.sinks.parquet import ParquetSink
-from penstock.engine.sinks.parquet_committer import ParquetCommitter
-from penstock.engine.sinks.parquet_writer import RunningParquetSink, restored_totals
 from support.bucket_twin import BucketTwin
 from support.sinks import prepared_by
 from support.small_disk import KINDS, small_disk
@@ -41,16 +41,16 @@ def context_of(subtask: int, job: str = JOB, operator: str = "write") -> Operato
     return OperatorContext(operator, TaskId("stage", subtask), Attempt(1, 1), 2, range(8), job)
 
 
-def open_sink(config: ParquetSink, subtask: int = 0, job: str = JOB, operator: str = "write") -> RunningParquetSink:
+def open_sink(config: ParquetSink, subtask: int = 0, job: str = JOB, operator: str = "write") -> RunningFileSink:
     return config.build(context_of(subtask, job, operator), [SCHEMA], None)
 
 
-def put(sink: RunningParquetSink, values: range | list[int]) -> None:
+def put(sink: RunningFileSink, values: range | list[int]) -> None:
     records = pa.record_batch([pa.array(values, pa.int64())], schema=SCHEMA)
     sink.process(0, Batch(records, Tag(0, 0, 0)), Nowhere())
 
 
-def put_many(sink: RunningParquetSink, count: int) -> None:
+def put_many(sink: RunningFileSink, count: int) -> None:
     for begin in range(0, count, 1000):
         put(sink, range(begin, begin + 1000))
 
@@ -358,7 +358,7 @@ def test_without_atomic_rename_files_are_copied_and_a_broken_copy_is_repaired(tm
     (file,) = prepared[0].payload["files"]
     (tmp_path / file["final"]).write_bytes((tmp_path / file["staged"]).read_bytes()[:50])
     folder = OutputFolder(fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "")
-    committer = ParquetCommitter(folder, JOB, "exclusive")
+    committer = FileCommitter(folder, JOB, "exclusive")
     for _ in range(2):
         committer.commit(CommitPermit(FIRST, tuple(prepared)))
     assert read(tmp_path) == list(range(100))

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from penstock.engine.core.errors import StorageError, UserCodeError
 from penstock.engine.flow.flow import Flow
 from penstock.engine.kernels.sorting import SortKey
-from penstock.engine.sinks import parquet_writer
+from penstock.engine.sinks import file_writer
 from penstock.engine.state import spill
 from penstock.engine.state.write_behind import WriteBehind
 from penstock.jobs.local_run import run_local
@@ -229,8 +229,8 @@ def test_files_of_sinks_are_written_and_made_durable_by_no_worker(
     flow = Flow("numbers")
     flow.from_tables([TABLE], name="numbers").write_parquet(tmp_path / "out", name="out")
     with (
-        threads_of(monkeypatch, parquet_writer.StagedFile, "write") as writers,
-        threads_of(monkeypatch, parquet_writer, "sync_file") as syncers,
+        threads_of(monkeypatch, file_writer.StagedFile, "write") as writers,
+        threads_of(monkeypatch, file_writer, "sync_file") as syncers,
     ):
         run_local(flow, parallelism=2, threads=threads).wait(60)
     assert parquet.read_table(tmp_path / "out").num_rows == TABLE.num_rows

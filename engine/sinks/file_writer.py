@@ -1,4 +1,4 @@
-"""The running half of the Parquet sink: rows into hidden files, files into committables.
+"""The running half of a sink of files: rows into hidden files, files into committables.
 
 Rules:
 
@@ -21,6 +21,7 @@ Rules:
 from __future__ import annotations
 
 import mmap
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -41,11 +42,10 @@ from ..files.durable import make_folder, sync_file, sync_folder
 from ..files.object_files import files_of
 from ..files.paths import is_local, safe_name, storage_error
 from ..integrity.checksums import digest, running_digest
-from ..integrity.row_digests import row_digest
 from .by_folder import folder_name, folders_of, stored_with
+from .file_formats import FileFormat, FileWriter
 from .lane_counts import LaneCounts
 from .output_folder import MODULUS, Totals, part_name
-from .parquet_encoding import dictionary_columns
 
 STAGING = "_staging"
 UNCLAIMED = "unclaimed"
@@ -63,7 +63,7 @@ class StagedFile:
     """One hidden file that is being written. Rows wait until they make a row group."""
 
     def __init__(
-        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, group_rows: int, compression: str
+        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, group_rows: int, format: FileFormat
     ) -> None:
         self.path = path
         self.rows = 0
@@ -75,12 +75,12 @@ class StagedFile:
         #: all and only the batches that are in no row group yet
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
-        self._compression = compression
-        self._stream = filesystem.open_output_stream(path)
+        self._format = format
+        self._stream = filesystem.open_output_stream(path, compression=None)
         #: where reading a file back would cost more than each write's way through Python; None elsewhere
         self._digested = None if is_local(filesystem) else _Digested(self._stream)
         #: None until the first rows are known, which decide about dictionaries
-        self._writer: parquet.ParquetWriter | None = None
+        self._writer: FileWriter | None = None
 
     def write(self, records: pa.RecordBatch) -> None:
         """Take the rows; write row groups that are full."""
@@ -94,19 +94,16 @@ class StagedFile:
     def flush(self) -> None:
         """Write what waits as a row group."""
         table = pa.Table.from_batches(self._pending, self._schema)
-        self._begun(table).write_table(table, row_group_size=self._group_rows)
+        writer = self._begun(table)
+        for rows in range(0, table.num_rows, self._group_rows):
+            writer.write_table(table.slice(rows, self._group_rows))
         self._pending, self._pending_rows, self.pending_bytes = [], 0, 0
 
-    def _begun(self, table: pa.Table) -> parquet.ParquetWriter:
+    def _begun(self, table: pa.Table) -> FileWriter:
         """The writer; if there is none yet, one for a file that begins with these rows."""
         if self._writer is None:
-            self._writer = parquet.ParquetWriter(
-                self._stream if self._digested is None else pa.PythonFile(self._digested, mode="w"),
-                self._schema,
-                compression=self._compression,
-                use_dictionary=dictionary_columns(table),
-                write_page_checksum=True,
-            )
+            stream = self._stream if self._digested is None else pa.PythonFile(self._digested, mode="w")
+            self._writer = self._format.begin(stream, self._schema, table)
         return self._writer
 
     def close(self) -> tuple[int, str]:
@@ -121,8 +118,11 @@ class StagedFile:
     def _content(self) -> tuple[int, str]:
         if self._digested is not None:
             return self._digested.bytes, self._digested.state.hexdigest()
-        with open(self.path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as written:
-            return len(written), digest(written)
+        with open(self.path, "rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return 0, digest(b"")
+            with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as written:
+                return len(written), digest(written)
 
     def abandon(self) -> None:
         """Close without finishing and remove the file, as far as a broken storage lets us."""
@@ -162,7 +162,7 @@ def remove(filesystem: fs.FileSystem, path: str) -> None:
         filesystem.delete_file(path)
 
 
-class RunningParquetSink(Stateless):
+class RunningFileSink(Stateless):
     """Writes the rows of one subtask."""
 
     def __init__(
@@ -171,11 +171,12 @@ class RunningParquetSink(Stateless):
         folder: str,
         context: OperatorContext,
         schema: pa.Schema,
-        restored: pa.Table | None,
+        counts: LaneCounts,
+        totals: Totals,
         *,
         rows_per_file: int,
         row_group_rows: int,
-        compression: str,
+        format: FileFormat,
         partition_by: Sequence[str] = (),
     ) -> None:
         self._filesystem = filesystem
@@ -186,10 +187,10 @@ class RunningParquetSink(Stateless):
         self._schema = loosened(stored_with(schema, self._by))
         self._rows_per_file = rows_per_file
         self._row_group_rows = row_group_rows
-        self._compression = compression
-        self._counts = LaneCounts(restored, row_digest(context, schema, lambda schema: stored_schema(schema, self._by)))
+        self._format = format
+        self._counts = counts
         #: of all files that were closed for a barrier since the job began
-        self._totals = restored_totals(restored)
+        self._totals = totals
         #: the same as of the barrier, for checkpoints that have not been prepared yet
         self._settled: dict[CheckpointId, Totals] = {}
         #: the flow has ended and rows are complete
@@ -223,6 +224,9 @@ class RunningParquetSink(Stateless):
                 self._put(folder, rows)
         except (OSError, pa.ArrowException) as error:
             raise self._break(error) from error
+        except PenstockError as error:
+            self._give_up(error)
+            raise
 
     def _put(self, folder: str, records: pa.RecordBatch) -> None:
         while records.num_rows:
@@ -265,6 +269,9 @@ class RunningParquetSink(Stateless):
                 sync_folder(self._filesystem, self._staging)
         except (OSError, pa.ArrowException) as error:
             raise self._break(error) from error
+        except PenstockError as error:
+            self._give_up(error)
+            raise
         for number, file in enumerate(self._closed):
             folder = file.pop("folder")
             file["final"] = f"{folder}/" * bool(folder) + self._final_name(checkpoint, number)
@@ -311,21 +318,28 @@ class RunningParquetSink(Stateless):
             raise self._broken
 
     def _break(self, error: OSError | pa.ArrowException) -> PenstockError:
+        told: PenstockError
         if isinstance(error, OSError):
-            self._broken = storage_error("write into the output folder", self._folder, error)
+            told = storage_error("write into the output folder", self._folder, error)
         else:
             types = ", ".join(f"{field.name} {field.type}" for field in self._schema)
-            remedy = f"cast the column to a type that Parquet stores whole, or filter such rows out; columns: {types}"
-            self._broken = DataError(f"Parquet cannot hold a value: {error}", remedy)
+            noun = self._format.noun
+            remedy = f"cast the column to a type that {noun} stores whole, or filter such rows out; columns: {types}"
+            told = DataError(f"{noun} cannot hold a value: {error}", remedy)
+        self._give_up(told)
+        return told
+
+    def _give_up(self, error: PenstockError) -> None:
+        """Rule 4."""
+        self._broken = error
         self.close()
-        return self._broken
 
     def _new_file(self) -> StagedFile:
         path = f"{self._staging}/{self._staged_name(self._opened)}"
         if not self._opened:
             make_folder(self._filesystem, self._staging)
         self._opened += 1
-        return StagedFile(self._filesystem, path, self._schema, self._row_group_rows, self._compression)
+        return StagedFile(self._filesystem, path, self._schema, self._row_group_rows, self._format)
 
     def _roll(self, folder: str) -> None:
         """Close the open file of a folder; it waits for the next checkpoint."""
@@ -338,7 +352,8 @@ class RunningParquetSink(Stateless):
 
     def _staged_name(self, number: int) -> str:
         context = self._context
-        return f"{safe_name(context.operator)}-{context.task.subtask:05d}-{context.attempt}-{number:05d}.parquet"
+        name = f"{safe_name(context.operator)}-{context.task.subtask:05d}-{context.attempt}-{number:05d}"
+        return name + self._format.ending
 
     @property
     def _staging(self) -> str:
@@ -347,7 +362,7 @@ class RunningParquetSink(Stateless):
 
     def _final_name(self, checkpoint: CheckpointId, number: int) -> str:
         context = self._context
-        return part_name(context.operator, context.task.subtask, checkpoint, number, context.job)
+        return part_name(context.operator, context.task.subtask, checkpoint, number, context.job, self._format.ending)
 
 
 def stored_schema(schema: pa.Schema, by: Sequence[str] = ()) -> pa.Schema:

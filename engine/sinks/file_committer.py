@@ -1,4 +1,4 @@
-"""The second phase of the Parquet sink: prepared files become data files, once.
+"""The second phase of a sink of files: prepared files become data files, once.
 
 Rules:
 
@@ -30,14 +30,14 @@ from ..files.durable import appear, make_folder, sync_folder
 from ..files.object_files import files_of
 from ..files.paths import is_local, safe_name, storage_error
 from ..integrity.checksums import digest_of
+from .file_writer import STAGING, UNCLAIMED, remove
 from .output_folder import OWNERS, Mode, OutputFolder, append_prefix, part_of
-from .parquet_writer import STAGING, UNCLAIMED, remove
 
 _ATOMIC_RENAME = {"hdfs"}
 _PIECE = 1 << 20
 
 
-class ParquetCommitter:
+class FileCommitter:
     """Commits the committables of one sink of ``job``. Holds no state of its own."""
 
     def __init__(self, output: OutputFolder, job: str, mode: Mode) -> None:
