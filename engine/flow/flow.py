@@ -515,10 +515,12 @@ class Stream(Shaping, Looking, Calling):
         """One row per distinct key, or one in all if there is no key. ``total=("delay", "sum")``, ``n="count"``,
         ``late=ps.Aggregate("", "delay", "count", where="is_late")``.
 
-        Functions: count, sum, min, max, mean, variance, stddev, count_distinct, first, last, collect_list. Rows come
-        when the input ends. Functions whose value depends on the order of rows see all rows of a key in order; the
-        others are computed per lane first, and then their groups come lane by lane. That happens in one subtask, or in
-        every one if the stream is partitioned by keys of the aggregation; ``exchange="key"`` partitions it so.
+        Functions: count, sum, min, max, mean, variance, stddev, median, quantile(0.9), quantile_disc(0.9),
+        count_distinct, first, last, collect_list, and in little memory approx_count_distinct and approx_quantile(0.9).
+        Rows come when the input ends. Functions whose value depends on the order of rows see all rows of a key in
+        order; the others are computed per lane first, and then their groups come lane by lane. That happens in one
+        subtask, or in every one if the stream is partitioned by keys of the aggregation; ``exchange="key"`` partitions
+        it so.
         """
         by = tuple(by)
         check_exchange("hash aggregate", exchange, by)
@@ -621,9 +623,11 @@ class Stream(Shaping, Looking, Calling):
         """A column for each function of the rows around: ``place="row_number"``, ``before=("delay", "lag")``,
         ``sofar=("delay", "sum")``, ``next=ps.WindowFunction("", "lead", "delay", offset=2)``.
 
-        Functions: row_number, rank, dense_rank, lag, lead, and running count, sum, min, max. Rows come sorted by the
-        keys ``by``, then ``order_by``; part by part if the stream is partitioned by some of ``by``, as it is with
-        ``exchange="key"``. ``is_sorted``: they already are, in each lane.
+        Functions: row_number, rank, dense_rank, ntile(4), percent_rank, cume_dist, lag, lead, and over a frame of rows
+        count, sum, mean, min, max, first, last: up to the current row, or another (``ps.WindowFunction``):
+        ``week=ps.WindowFunction("", "mean", "delay", frame=(-6, 0))``, which is "rows between 6 preceding and current
+        row". Rows come sorted by the keys ``by``, then ``order_by``; part by part if the stream is partitioned by some
+        of ``by``, as it is with ``exchange="key"``. ``is_sorted``: they already are, in each lane.
         """
         check_exchange("window", exchange, by)
         # within a partition its own key orders nothing

@@ -85,6 +85,9 @@ ONE: dict[str, OperatorConfig] = {
     "distinct in lanes": Distinct(("k",), per_lane=True),
     "mark distinct": MarkDistinct(("k",), "is_first"),
     "window": Window(("k",), (), (WindowFunction("place", "row_number"),)),
+    "window of frames": Window(
+        ("k",), (), (WindowFunction("m", "mean", "v", frame=(-1, 1)), WindowFunction("t", "ntile(2)"))
+    ),
     "aggregate": HashAggregate(("k",), TOTAL),
     "aggregate all": HashAggregate((), TOTAL),
     "count": HashAggregate(("k",), (Aggregate("n", None, "count"), Aggregate("least", "v", "min"))),

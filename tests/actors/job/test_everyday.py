@@ -24,6 +24,15 @@ SHAPES: dict[str, Callable[[ps.Stream], ps.Stream]] = {
     "quantiles": lambda rows: rows.group_by("k").agg(
         half=ps.col("v").median(), most=ps.col("v").quantile(0.9), about=ps.col("v").approx_quantile(0.9)
     ),
+    "window": lambda rows: rows.window(
+        ["k"],
+        ["v"],
+        exchange="key",
+        tile="ntile(3)",
+        share="cume_dist",
+        mean=ps.WindowFunction("", "mean", "v", frame=(-6, 0)),
+        most=ps.WindowFunction("", "max", "v", frame=(1, 3)),
+    ),
     "distinct values by key": lambda rows: rows.group_by("k", exchange="key").agg(
         n=ps.col("v").approx_count_distinct(), one=("v", "quantile_disc(0.5)")
     ),

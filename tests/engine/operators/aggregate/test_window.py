@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from decimal import Decimal
 from typing import Any
 
@@ -31,6 +33,9 @@ FUNCTIONS = (
     WindowFunction("least", "min", "t"),
     WindowFunction("most", "max", "t"),
     WindowFunction("floats", "sum", "f"),
+    *(WindowFunction(name, name) for name in ("percent_rank", "cume_dist", "ntile(1)", "ntile(3)", "ntile(60)")),
+    WindowFunction("mean", "mean", "v"),
+    WindowFunction("mean_range", "mean", "f", frame="range"),
 )
 ROWS = "over (partition by k order by o nulls last, p rows unbounded preceding)"
 PEERS = "over (partition by k order by o nulls last)"
@@ -40,7 +45,9 @@ SQL = f"""
         lag(v) {PLAIN}, lag(t, 2) {PLAIN}, lead(v) {PLAIN}, lead(t, 3) {PLAIN},
         count(v) {ROWS}, sum(v) {ROWS}::bigint, min(v) {ROWS}, max(v) {ROWS},
         count(v) {PEERS}, sum(v) {PEERS}::bigint, min(v) {PEERS}, max(v) {PEERS},
-        count(*) {ROWS}, min(t) {ROWS}, max(t) {ROWS}, sum(f) {ROWS}
+        count(*) {ROWS}, min(t) {ROWS}, max(t) {ROWS}, sum(f) {ROWS},
+        percent_rank() {PEERS}, cume_dist() {PEERS}, ntile(1) {PLAIN}, ntile(3) {PLAIN}, ntile(60) {PLAIN},
+        avg(v) {ROWS}, avg(f) {PEERS}
     from t order by k nulls last, p
 """
 
@@ -77,6 +84,64 @@ def test_window_functions_equal_duckdb_over_batches_and_rounds(given_rows: list[
     found = run(CONFIG, units, schemas=[table.schema], size=size).table
     assert rows_of(found.drop_columns(table.column_names)) == query(SQL, t=table)
     assert found.select(table.column_names).equals(table)
+
+
+bounds = st.none() | st.integers(-5, 5) | st.sampled_from((-(2**40), 2**40))
+
+
+def bound(rows: int | None, end: str) -> str:
+    """One end of a frame, in SQL."""
+    if rows is None:
+        return f"unbounded {end}"
+    return "current row" if rows == 0 else f"{abs(rows)} {'preceding' if rows < 0 else 'following'}"
+
+
+@settings(max_examples=60, deadline=None)
+@given(given_rows=rows, size=st.sampled_from(SIZES), start=bounds, end=bounds)
+def test_frames_of_rows_equal_duckdb(given_rows: list[Any], size: int, start: int | None, end: int | None) -> None:
+    table = made_of(given_rows)
+    if start is not None and end is not None and start > end:
+        start, end = end, start
+    asked = {
+        **{f"{name}({column})": (name, column) for name in ("count", "min", "max") for column in "vtf"},
+        "sum(v)": ("sum", "v"), "sum(f)": ("sum", "f"), "avg(v)": ("mean", "v"), "avg(f)": ("mean", "f"),
+        "first(t)": ("first", "t"), "last(v)": ("last", "v"), "count(*)": ("count", None),
+    }  # fmt: skip
+    functions = tuple(WindowFunction(f"w{n}", *each, frame=(start, end)) for n, each in enumerate(asked.values()))
+    frame = f"rows between {bound(start, 'preceding')} and {bound(end, 'following')}"
+    over = f"over (partition by k order by o nulls last, p {frame})"
+    columns = ", ".join(f"{each} {over}{'::bigint' if each == 'sum(v)' else ''}" for each in asked)
+    sql = f"select {columns} from t order by k nulls last, p"
+    found = run(Window(("k",), (SortKey("o"),), functions), {(0, 0): table}, schemas=[table.schema], size=size).table
+    assert rows_of(found.drop_columns(table.column_names)) == query(sql, t=table)
+
+
+@pytest.mark.parametrize("frame", [(-3, 0), (-2, 4), (0, 1), (1, 3), (-4, -2), (-7, None), (None, 2), (None, None)])
+def test_sums_of_frames_take_nothing_but_their_rows(frame: tuple[int | None, int | None]) -> None:
+    """Neither what is large, infinite or no number beyond a frame, nor rounding on the way there, is seen in it."""
+    chance = random.Random(5)
+    values = [chance.choice((1e300, math.inf, math.nan, 0.1, 0.3, 1.0)) if n % 9 == 0 else n / 8 for n in range(100)]
+    table = pa.table({"v": values})
+    config = Window((), (), (WindowFunction("s", "sum", "v", frame=frame),))
+    found = run(config, {(0, 0): table}).table.column("s").to_pylist()
+    start, end = frame
+    for row, one in enumerate(found):
+        low = 0 if start is None else max(row + start, 0)
+        high = 100 if end is None else max(row + end + 1, 0)
+        if values[low:high]:
+            assert one == pytest.approx(math.fsum(values[low:high]), rel=1e-14, nan_ok=True)
+        else:
+            assert one is None
+
+
+def test_integers_of_a_frame_are_exact_and_so_is_their_mean() -> None:
+    table = pa.table({"v": [2**62, 2**62, 2**62, -(2**62), 1]})
+    config = Window((), (), (WindowFunction("s", "sum", "v", frame=(-1, 0)), WindowFunction("m", "mean", "v")))
+    with pytest.raises(DataError, match=r"s = sum\(v\) \(-1, 0\) does not fit into int64"):
+        run(config, {(0, 0): table})
+    found = run(config, {(0, 0): table.slice(2)}).table
+    assert found.column("s").to_pylist() == [2**62, 0, 1 - 2**62]
+    assert found.column("m").to_pylist() == [2.0**62, 0.0, 1 / 3]
 
 
 @settings(max_examples=20, deadline=None)
@@ -193,6 +258,9 @@ def test_extremes_of_decimals_and_shifts_of_nested_values() -> None:
         (Window(("k",), (SortKey("o"), SortKey("o")), ()), "key 'o' is given twice"),
         (Window((), (), (WindowFunction("x", "lag", "v", -1),)), "negative offset -1"),
         (Window((), (), (WindowFunction("x", "ntile"),)), "unknown function 'ntile'"),
+        (Window((), (), (WindowFunction("x", "ntile(0)"),)), "unknown function 'ntile.0"),
+        (Window((), (), (WindowFunction("x", "count", frame=(1, -1)),)), "a frame that ends before it begins"),
+        (Window((), (), (WindowFunction("x", "mean", "t"),)), "mean cannot be computed of .*string"),
         (Window((), (), (WindowFunction("x", "sum"),)), "'x' needs a column"),
         (Window((), (), (WindowFunction("x", "sum", "t"),)), "sum cannot be computed of .*string"),
         (Window((), (), (WindowFunction("v", "rank"),)), "two columns named 'v'"),
