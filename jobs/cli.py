@@ -1,23 +1,25 @@
-"""The command line: ready-made jobs (``run``, ``explain``, ``jobs``), running ones (``list``, ``status``,
+"""The command line: flows and ready-made jobs (``run``, ``explain``, ``jobs``), running ones (``list``, ``status``,
 ``checkpoints``, ``why``, ``savepoint``, ``stop``, ``cancel``), and what runs have left (``verify-order``, ``replay``,
 ``shuffle-quality``).
 
-Errors that Penstock raises on purpose are printed as a sentence and a remedy; ``--verbose`` adds the traceback.
+Errors that Penstock raises on purpose are printed as a sentence and a remedy; ``--verbose`` adds the traceback. Exit
+codes: 0; 1, it failed, or what was found is not as it should be; 2, what was asked for is wrong; 130, Ctrl-C.
 """
 
 from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from ..actors.process.ending import EXIT_CODE, INTERRUPTED
-from ..engine.core.errors import PenstockError
+from ..engine.core.errors import ConfigurationError, PenstockError
 from ..engine.core.shown import shown
-from .registry import JOBS, RunOptions, find_job
+from .registry import JOBS, ReadyMadeJob, RunOptions, find_job
 
 DEMO_RATE = 17_000.0
 """Rows per second of the demo's flights: 336,776 of them last about 20 seconds."""
@@ -26,12 +28,16 @@ app = typer.Typer(
     name="penstock",
     help="Feeds trainers and sinks from Spark on Ray: exactly once, in an order that depends on the data alone.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-_Name = Annotated[str, typer.Argument(help=f"A ready-made job: {', '.join(sorted(JOBS))}.", metavar="JOB")]
+_JOB = f"A flow (script.py:flow or module:flow, a Flow or a function), or a ready-made job: {', '.join(sorted(JOBS))}."
+_Name = Annotated[str, typer.Argument(help=_JOB, metavar="JOB")]
+_Given = Annotated[
+    list[str] | None,
+    typer.Option("--with", help="NAME=VALUE, as often as needed: an argument of the function that makes the flow."),
+]
 _Scale = Annotated[int, typer.Option(help="Copies of the data, over shifted years.", min=1)]
 _Running = Annotated[str, typer.Argument(help="The name of a running job; `penstock list` shows them.", metavar="JOB")]
 _Address = Annotated[
@@ -44,9 +50,25 @@ _Aligned = Annotated[
 _Parallelism = Annotated[int, typer.Option(help="Subtasks of a stage.", min=1)]
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
+@app.callback()
+def penstock(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_tell_version)
+    ] = False,
+) -> None:
+    """Feeds trainers and sinks from Spark on Ray: exactly once, in an order that depends on the data alone."""
+
+
 @app.command()
 def run(
     job: _Name,
+    given: _Given = None,
     scale: _Scale = 1,
     rate: Annotated[
         float | None, typer.Option(help="Rows per second of the main source; 0: as fast as possible.", min=0)
@@ -70,7 +92,7 @@ def run(
     verify: Annotated[bool, typer.Option(help="Compare the outputs with Spark SQL's (on Ray).")] = True,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of Ray and Spark, and tracebacks.")] = False,
 ) -> None:
-    """Run a ready-made job and audit it."""
+    """Run a flow, or a ready-made job, and audit it."""
     options = RunOptions(
         scale=scale,
         rate=DEMO_RATE if demo and rate is None else rate,
@@ -84,15 +106,27 @@ def run(
         verify=verify,
         verbose=verbose,
     )
-    raise typer.Exit(_guarded(lambda: find_job(job).run(options), verbose=verbose))
+    raise typer.Exit(_guarded(lambda: _job(job, given).run(options), verbose=verbose))
+
+
+def _job(name: str, given: Sequence[str] | None) -> ReadyMadeJob:
+    """The flow of that name, or the ready-made job."""
+    pairs = [each.partition("=") for each in given or ()]
+    if wrong := [each for each, (_, sign, _) in zip(given or (), pairs, strict=True) if not sign]:
+        raise ConfigurationError(f"--with {wrong[0]} names no value", "write --with NAME=VALUE")
+    if ":" not in name and not given:
+        return find_job(name)
+    from .flow_run import FlowJob
+
+    return FlowJob(name, {key: value for key, _, value in pairs})
 
 
 @app.command()
-def explain(job: _Name, scale: _Scale = 1, parallelism: _Parallelism = 2) -> None:
+def explain(job: _Name, given: _Given = None, scale: _Scale = 1, parallelism: _Parallelism = 2) -> None:
     """Print a job's stages, pipelines, edges, lanes, and each sink's guarantee."""
 
     def show() -> int:
-        typer.echo(find_job(job).explain(RunOptions(scale=scale, parallelism=parallelism)))
+        typer.echo(_job(job, given).explain(RunOptions(scale=scale, parallelism=parallelism)))
         return 0
 
     raise typer.Exit(_guarded(show, verbose=False))

@@ -22,6 +22,7 @@ from rich.console import Console
 from ..actors.audit.audit import Audit
 from ..actors.claims.deferred import hand_over
 from ..actors.claims.place import check_resume, place_in
+from ..actors.client.progress import watch
 from ..actors.protocol.settings import Checkpoints
 from ..actors.storage.stores import plain_address
 from ..coordinator.model.statistics import JobStatus
@@ -37,7 +38,6 @@ from . import flights_local
 from .flights import DAILY_KEY, FEATURES_KEY, FlightsConfig, build
 from .flights_data import FLIGHTS, PLANES, WEATHER
 from .local_run import run_local
-from .progress import watch
 from .registry import RunOptions
 
 if TYPE_CHECKING:

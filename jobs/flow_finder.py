@@ -1,16 +1,20 @@
 """The flow that a command line names: ``script.py:flow``, or ``module:flow``.
 
-After the colon comes the name of a Flow, or of a function without arguments that gives one. The script is imported, not
-run as the main program: what begins the job belongs behind ``if __name__ == "__main__"``.
+After the colon comes the name of a Flow, or of a function that gives one; the command line gives its arguments, as text
+or as what they are annotated as. The script is imported, not run as the main program: what begins the job belongs
+behind ``if __name__ == "__main__"``.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 
 from ..engine.core.errors import ConfigurationError, PenstockError, UserCodeError
@@ -18,13 +22,14 @@ from ..engine.files.paths import local_path
 from ..engine.flow.flow import Flow
 from .registry import JOBS
 
-_FORM = "write script.py:flow or module:flow, where flow is a Flow, or a function without arguments that gives one"
+_FORM = "write script.py:flow or module:flow, where flow is a Flow, or a function that gives one"
 
 
-def find_flow(where: str) -> Flow:
-    """The flow. Raises ConfigurationError if there is none, UserCodeError if the script fails."""
+def find_flow(where: str, given: Mapping[str, str] | None = None) -> Flow:
+    """The flow. ``given``: the arguments of the function that makes it. Raises ConfigurationError if there is none,
+    UserCodeError if the script fails."""
     if where in JOBS:
-        raise ConfigurationError(f"the ready-made job {where!r} writes its rows, and has no feed", _FORM)
+        raise ConfigurationError(f"{where!r} is a ready-made job, and no flow", _FORM)
     place, colon, attribute = where.rpartition(":")
     if not colon or not attribute:
         raise ConfigurationError(f"{where!r} names no flow", _FORM)
@@ -32,7 +37,9 @@ def find_flow(where: str) -> Flow:
         module = _script(place) if place.endswith(".py") else _module(place)
         found = getattr(module, attribute, None)
         if not isinstance(found, Flow) and callable(found):
-            found = found()
+            found = found(**_arguments(where, found, given or {}))
+        elif given:
+            raise ConfigurationError(f"{where} is no function, so nothing can be given with {', '.join(given)}", _FORM)
     except PenstockError:
         raise
     except Exception as error:
@@ -44,6 +51,34 @@ def find_flow(where: str) -> Flow:
         what = "nothing" if found is None else f"a {type(found).__name__}"
         raise ConfigurationError(f"{where} is {what}, not a flow", f"flows in {place}: {known}; {_FORM}")
     return found
+
+
+def _arguments(where: str, function: Callable[..., object], given: Mapping[str, str]) -> dict[str, object]:
+    """As the function takes them. Raises ConfigurationError that names its parameters."""
+    signature = inspect.signature(function, eval_str=True)
+    try:
+        signature.bind(**given)
+    except TypeError as error:
+        takes = f"{where}{signature}"
+        raise ConfigurationError(f"{takes} cannot be called: {error}", "give each as --with NAME=VALUE") from None
+    return {name: _as(signature.parameters.get(name), name, text) for name, text in given.items()}
+
+
+def _as(parameter: inspect.Parameter | None, name: str, text: str) -> object:
+    kind = _KINDS.get(None if parameter is None else parameter.annotation, str)
+    try:
+        return kind(text)
+    except (KeyError, ValueError):
+        problem = f"--with {name}={text} is no {getattr(parameter, 'annotation', str).__name__}"
+        raise ConfigurationError(problem, "give a value of that type") from None
+
+
+_KINDS: Mapping[object, Callable[[str], object]] = {
+    int: int,
+    float: float,
+    bool: lambda text: {"true": True, "false": False}[text.lower()],
+    Path: Path,
+}
 
 
 def _script(path: str) -> ModuleType:

@@ -52,5 +52,8 @@ JOBS = {"flights": Entry("flights_run", "features and daily statistics of New Yo
 def find_job(name: str) -> ReadyMadeJob:
     """The job's module. Raises ConfigurationError that names the jobs there are."""
     if name not in JOBS:
-        raise ConfigurationError(f"there is no job named {name!r}", f"choose one of: {', '.join(sorted(JOBS))}")
+        raise ConfigurationError(
+            f"there is no job named {name!r}",
+            f"choose one of: {', '.join(sorted(JOBS))}; or name a flow: script.py:flow",
+        )
     return cast(ReadyMadeJob, importlib.import_module(f".{JOBS[name].module}", __package__))

@@ -47,6 +47,69 @@ def test_explain_prints_pipelines_edges_lanes_and_guarantees():
         assert words in found, found
 
 
+SCRIPT = """
+import pyarrow as pa
+import penstock as ps
+
+def build(out: str, rows: int = 10):
+    flow = ps.Flow("mine")
+    flow.from_tables([pa.table({"n": range(rows)})]).filter("n > 3").write_parquet(out)
+    return flow
+
+flow = build("out")
+fed = ps.Flow("fed")
+fed.from_tables([pa.table({"n": range(3)})]).feed(2)
+
+if __name__ == "__main__":
+    raise SystemExit("run as the main program")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def test_flow_of_a_script_is_run_with_the_arguments_of_its_function(folder):
+    done = penstock("run", "mine.py:build", "--local", "--with", "out=here", "--with", "rows=100", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "audit of job mine (finished)" in done.stdout
+    assert ds.dataset(folder / "here").count_rows() == 96
+    told = penstock("explain", "mine:build", "--with", "out=there", cwd=folder)
+    assert "parquet-sink-1" in told.stdout
+    assert not (folder / "there").exists()
+
+
+def test_flow_of_a_script_runs_on_ray(folder):
+    done = penstock("run", "mine.py:flow", "--checkpoints", "state", "--parallelism", "1", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert ds.dataset(folder / "out").count_rows() == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "mine.py:build", "--local"), "mine.py:build(out: str, rows: int = 10) cannot be called: missing"),
+        (("run", "mine.py:build", "--with", "out=o", "--with", "rows=x"), "--with rows=x is no int"),
+        (("run", "mine.py:build", "--with", "out"), "write --with NAME=VALUE"),
+        (("run", "mine.py:flow", "--with", "out=o"), "is no function"),
+        (("run", "mine.py:fed"), "flow 'fed' ends in a feed"),
+        (("run", "mine.py:flow", "--scale", "3"), "--scale is of ready-made jobs"),
+        (("run", "flights", "--with", "a=b"), "'flights' is a ready-made job"),
+    ],
+)
+def test_what_a_flow_cannot_be_run_with_is_told(folder, arguments, words):
+    done = penstock(*arguments, cwd=folder)
+    assert done.returncode == 2, done.stdout
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_version_is_told():
+    assert penstock("--version").stdout == f"penstock {ps.__version__}\n"
+
+
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory):
     """One embedded run of the flights job: how it ended, and its folder of outputs."""

@@ -317,7 +317,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        ("flights", "writes its rows, and has no feed"),
+        ("flights", "is a ready-made job, and no flow"),
         ("train.py", "names no flow"),
         ("missing.py:flow", "does not exist"),
         ("no_such_module:flow", "there is no module 'no_such_module'"),

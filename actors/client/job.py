@@ -22,6 +22,7 @@ Rules:
 from __future__ import annotations
 
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -157,11 +158,13 @@ class Job:
     # ------------------------------------------------------------------ waiting
 
     @checked(ConfigurationError)
-    def wait(self, timeout: Seconds | None = None) -> Self:
+    def wait(self, timeout: Seconds | None = None, *, progress: bool | None = None) -> Self:
         """Wait until the job is over. Raises its error if it failed, AuditError if what it has left does not balance,
-        TimeoutError after ``timeout`` seconds."""
+        TimeoutError after ``timeout`` seconds. ``progress``: whether a line tells meanwhile how far it is; None: on a
+        terminal and in a notebook, and not where output goes into a file or a log."""
         deadline = Deadline(timeout)
-        status = self.wait_until(lambda status: status.is_over, timeout)
+        self._show(progress, deadline)
+        status = self.wait_until(lambda status: status.is_over, deadline.left())
         if not self._closed:
             self._keep(self._backend.wait_ended(deadline))
             self._close()
@@ -170,6 +173,17 @@ class Job:
         if status.state in OVER:
             check_what_is_left(self.name, self.audit)
         return self
+
+    def _show(self, progress: bool | None, deadline: Deadline) -> None:
+        """The progress until the job is over or the deadline has come, if it is wanted."""
+        if progress is None:
+            progress = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
+        if progress and not self._closed:
+            from rich.console import Console  # slow to import, and mostly nobody looks
+
+            from .progress import watch
+
+            watch(self, Console(stderr=True), deadline=deadline)
 
     @checked(ConfigurationError)
     def wait_until(self, condition: Callable[[JobStatus], bool], timeout: Seconds | None = None) -> JobStatus:
