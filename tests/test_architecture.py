@@ -213,6 +213,11 @@ RULES = (
         inside=("engine", "coordinator", "actors.protocol", "actors.transport"),
         outside=PLAIN | {"cryptography"},
     ),
+    Rule(
+        ("actors.client.progress",),
+        inside=("engine", "coordinator.model", "actors.process.waiting"),
+        outside=PLAIN | {"rich"},
+    ),
     Rule(("actors.spark.writing",), inside=(), outside=ARROW | {"pyspark", "xxhash"}),
     Rule(LIGHT_THOUGH_IN_RAYS_ROOMS, inside=("engine", "coordinator"), outside=PLAIN),
 )

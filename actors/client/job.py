@@ -179,11 +179,9 @@ class Job:
         if progress is None:
             progress = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
         if progress and not self._closed:
-            from rich.console import Console  # slow to import, and mostly nobody looks
+            from .progress import show  # its library is slow to import, and mostly nobody looks
 
-            from .progress import watch
-
-            watch(self, Console(stderr=True), deadline=deadline)
+            show(self, deadline)
 
     @checked(ConfigurationError)
     def wait_until(self, condition: Callable[[JobStatus], bool], timeout: Seconds | None = None) -> JobStatus:

@@ -77,6 +77,11 @@ def is_watched(console: Console) -> bool:
     return console.is_jupyter or (console.is_terminal and console.is_interactive)
 
 
+def show(job: WatchedJob, deadline: Deadline) -> None:
+    """Watch on standard error."""
+    watch(job, Console(stderr=True), deadline=deadline)
+
+
 def watch(
     job: WatchedJob, console: Console, observe: Observer | None = None, deadline: Deadline | None = None
 ) -> JobStatus:
