@@ -58,6 +58,12 @@ def test_site_is_made_without_a_warning(tmp_path: Path) -> None:
     assert "Ten lines" in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
+def test_reference_has_every_way_to_read() -> None:
+    text = (DOCS / "api" / "flows.md").read_text(encoding="utf-8")
+    ways = {name for name in dir(ps.Flow) if name.startswith(("read_", "from_"))}
+    assert {name for name in ways if not re.search(rf"\b{name}\b", text)} == set()
+
+
 def test_reference_has_every_public_name() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in sorted((DOCS / "api").glob("*.md")))
     named = set(re.findall(r"penstock\.(\w+)", text))
