@@ -83,7 +83,7 @@ class Backend(Protocol):
         """The status, as soon as its version is another than the one given, or after ``timeout`` seconds."""
 
     def peek_status(self) -> JobStatus | None:
-        """The newest status, if it is known without waiting for anybody."""
+        """The newest status, if it is known within a second."""
 
     def request(self, event: Event) -> None:
         """Send the coordinator an event."""

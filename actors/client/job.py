@@ -708,11 +708,25 @@ class Job:
         self._closed = True
         try:
             status = self._backend.peek_status()
+            self._tell_left(status)
             self._generation = self._generation if status is None else status.generation
             self._end_processes()
             self._clean_outputs()
         finally:
             self._place.release()
+
+    def _tell_left(self, status: JobStatus | None) -> None:
+        """A script that ends by itself while its job runs has mostly forgotten to wait. Not one that fails, or that
+        somebody types line by line."""
+        status = status or (None if self._known is None else self._known.status)
+        if (status is not None and status.is_over) or hasattr(sys, "last_type") or hasattr(sys, "ps1"):
+            return
+        on = ", and the script goes on from there when it is run again" if self.folder_stays else ""
+        print(
+            f"penstock: job {self.name!r} was not over when its script ended, and ends with it: what is committed "
+            f"stays{on}. job.wait() waits for it; job.shutdown() says that this is meant.",
+            file=sys.stderr,
+        )
 
     def _end_processes(self) -> bool:
         ended = self._backend.end()

@@ -41,6 +41,8 @@ from .warming import SCRIPTS
 
 ANSWER_SECONDS = 10.0
 """How long a coordinator may take to answer somebody who only looks around: it may be on its way back."""
+PEEK_SECONDS = 1.0
+"""The same when a script ends."""
 REMEDY = (
     "its workers must have the modules of the functions in its flow: install them on every machine, or send them along "
     'with ray job submit --working-dir=., or ray.init(runtime_env={"working_dir": "."})'
@@ -114,6 +116,11 @@ class RayBackend:
         return found
 
     def peek_status(self) -> JobStatus | None:
+        if not self._is_connected:
+            return None
+        with suppress(RayError, GetTimeoutError):
+            found: Versioned = ray.get(self._address.wait_status.remote(None, 0.0), timeout=PEEK_SECONDS)
+            return found.status
         return None
 
     def request(self, event: Event) -> None:

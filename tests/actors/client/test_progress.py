@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 from pathlib import Path
 
@@ -66,3 +67,24 @@ def test_waiting_shows_it_on_a_terminal_alone(
 def test_waiting_with_progress_keeps_its_timeout(tmp_path: Path) -> None:
     with paced(tmp_path) as job, pytest.raises(TimeoutError):
         job.wait(0.05, progress=True)
+
+
+LEFT = """
+import pyarrow as pa
+import penstock as ps
+flow = ps.Flow("left")
+flow.from_tables([pa.table({"n": range(1000)})] * 9, rate=1000).write_parquet("out")
+job = ps.run_local(flow, checkpoints="state")
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [("", True), ("job.shutdown()", False), ("raise SystemExit(3)", True), ("raise ValueError", False)],
+)
+def test_script_that_ends_before_its_job_is_told_so(tmp_path: Path, end: str, told: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT + end], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ("job 'left' was not over when its script ended" in done.stderr) == told, done.stderr
+    assert ("goes on from there when it is run again" in done.stderr) == told
