@@ -26,7 +26,7 @@ def test_the_first_cases_have_every_kind() -> None:
     assert {case.shape.shuffle for case in cases} == set(SHUFFLES)
     assert {case.shape.rules for case in cases} == set(RULES)
     assert {case.shape.mixture for case in cases} == set(MIXTURES)
-    assert {case.shape.epochs for case in cases} == {1, 2}
+    assert {case.shape.epochs for case in cases} == {1, 2, 3}
     stretches = [stretch for case in cases for stretch in case.stretches]
     assert {tuple(stretch.layout) for stretch in stretches} == {tuple(layout) for layout in LAYOUTS}
     assert {stretch.dies for stretch in stretches} == {"job", "task", "ranks"}

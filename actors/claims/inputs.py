@@ -26,10 +26,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
-from ...coordinator.model.manifest import Ended, Manifest
+from ...coordinator.model.manifest import Manifest, closing_entry
 from ...engine.arrow.plain_types import plain_schema
 from ...engine.core.errors import ConfigurationError, PenstockError
 from ...engine.core.source import SourceConfig
+from ...engine.core.traits import traits_of
 from ...engine.files.listing import InputFile, difference, paths_now, reason_against
 from ...engine.files.paths import DataFile, absolute, content_of, with_content
 from ...engine.plan.plan import JobPlan
@@ -103,7 +104,8 @@ def plan_with_inputs(
     """``plan`` over the files that the job is to read; see the module's rules. Raises ConfigurationError that names the
     files that have changed or are gone."""
     kept = place if place is not None and place.stays else None
-    newest = _find_newest(None if kept is None else kept.folder, job, from_snapshot)
+    feeds = any(traits_of(node.config).epochs is not None for node in flow.nodes)
+    newest = _find_newest(None if kept is None else kept.folder, job, from_snapshot, feeds)
     if newest is not None:
         kept_on = newest.manifest
         flow = flow.with_parts_of(kept_on.parts).with_broadcasts(kept_on.broadcasts).with_rounds_of(kept_on.round_rows)
@@ -144,10 +146,13 @@ class _Newest:
     inputs: str
 
 
-def _find_newest(folder: str | None, job: str, from_snapshot: str | os.PathLike[str] | None) -> _Newest | None:
+def _find_newest(
+    folder: str | None, job: str, from_snapshot: str | os.PathLike[str] | None, feeds: bool = True
+) -> _Newest | None:
+    """``feeds``: only a job of feeds may go on when it is over. Any other is refused, whatever its inputs are now."""
     entries = [] if folder is None else read_log_in(folder, job)
-    if any(isinstance(entry, Ended) for entry in entries):
-        return None  # it is refused, whatever its inputs are now
+    if closing_entry(entries) is not None and not feeds:
+        return None
     manifest = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
     if folder is not None and manifest is not None:
         return _Newest(manifest, manifest.root or folder, job, f"{folder}/{inputs_key(job, manifest.inputs)}")

@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from ...coordinator.log.recovery import find_run, generation_of, identity_in, last_claim, running_claimant
 from ...coordinator.model.commands import TakeOutputs
-from ...coordinator.model.manifest import Claim, Ended, LogEntry, Manifest, committables_of
+from ...coordinator.model.manifest import Claim, LogEntry, Manifest, closing_entry, committables_of
 from ...engine.core.arguments import checked
 from ...engine.core.errors import ConfigurationError, DamagedFileError, StorageError
 from ...engine.core.identity import CheckpointId, Committable, JobIdentity
@@ -249,7 +249,7 @@ def _is_open(owner: Owner, entries: Sequence[LogEntry]) -> bool:
     """Whether the owner's log, of these entries, is there and was not closed. Another job may have begun anew where it
     was."""
     found = identity_in(entries)
-    return found is not None and found.uuid == owner.uuid and not any(isinstance(each, Ended) for each in entries)
+    return found is not None and found.uuid == owner.uuid and closing_entry(entries) is None
 
 
 def _create(output: OutputFolder, prefix: str, number: int, owner: Owner) -> bool:

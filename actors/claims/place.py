@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, cast
 
 from ...coordinator.model.events import Failure
-from ...coordinator.model.manifest import Ended, LogEntry, Manifest
+from ...coordinator.model.manifest import LogEntry, Manifest, closing_entry
 from ...coordinator.model.settings import Settings
 from ...engine.core.errors import ConfigurationError
 from ...engine.core.shown import hides_credentials
@@ -105,7 +105,7 @@ def check_resume(folder: str, job: str, resume: str, may_be_over: bool = False) 
             kind="ConfigurationError",
         )
         raise error_of(in_words(refused, found, folder))
-    if any(isinstance(entry, Ended) for entry in found):
+    if closing_entry(found) is not None:
         if may_be_over:
             return True
         raise ConfigurationError(f"job {job!r} is over: its log in {folder} is closed", _way_on(found))

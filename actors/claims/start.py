@@ -37,7 +37,7 @@ from ...coordinator.log.recovery import generation_of, identity_in
 from ...coordinator.model.events import Failure
 from ...coordinator.model.kinds import ClaimMode
 from ...coordinator.model.manifest import Claim as ClaimEntry
-from ...coordinator.model.manifest import Ended, LogEntry, Manifest, committables_of, is_drained, reweights_in
+from ...coordinator.model.manifest import LogEntry, Manifest, closing_entry, committables_of, is_drained, reweights_in
 from ...coordinator.restore.stored_state import Snapshot, check_snapshot, held_by
 from ...engine.core.errors import ConfigurationError
 from ...engine.core.identity import CheckpointId, JobIdentity
@@ -53,6 +53,7 @@ from ..protocol.translate import error_of, execution_graph
 from ..storage.log import create_entry_in, read_log_in
 from ..storage.stores import may_hold_log
 from .changed_flow import in_changed_flow
+from .more_epochs import snapshot_for_more_epochs
 from .ownership import check_stores, compare_outputs, examine_outputs, outputs_of
 from .place import Place, Resume, check_resume
 from .presence import in_words
@@ -103,6 +104,7 @@ def find_snapshot(
         refused = check_snapshot(graph, snapshot)
     if refused is not None:
         raise error_of(refused)
+    snapshot = replace(snapshot, manifest=snapshot_for_more_epochs(plan, snapshot.manifest, root))
     if left := held_by(manifest) - {each for found in graph.operators.values() for each in found}:
         _log.warning(
             "job %s: what the snapshot in %s holds of %s is left behind: the flow has no such name. A source or "
@@ -192,7 +194,7 @@ def rewind_to_model(plan: JobPlan, folder: str, model: str) -> bool:
         raise ConfigurationError(f"job {plan.name!r} has no feed that a model could go on with", "end it in feed(…)")
     records = _records(plan, folder, model)
     entries = read_log_in(folder, plan.name)
-    if any(isinstance(entry, Ended) for entry in entries):
+    if closing_entry(entries) is not None:
         drops = {feed: sink_of(plan, feed).drop_last for feed in plan.feeds}
         if all(has_seen_all(record, folder, plan.name, entries, drops[record.feed]) for record in records):
             return True

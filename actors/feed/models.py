@@ -28,7 +28,7 @@ import msgspec
 from pyarrow.fs import FileSelector, FileType
 
 from ...coordinator.model.events import Event, PinRequested, UnpinRequested
-from ...coordinator.model.manifest import Ended, LogEntry, Manifest, Pinned, Unpinned
+from ...coordinator.model.manifest import LogEntry, Manifest, Pinned, Unpinned, closing_entry
 from ...coordinator.model.records import decode_record, encode_record
 from ...engine.core.errors import ConfigurationError, PenstockError
 from ...engine.core.identity import CheckpointId
@@ -270,7 +270,8 @@ def bind_at_the_end(folder: str, job: str, feed: str, batch_size: int, fingerpri
 
 def has_seen_all(record: ModelRecord, folder: str, job: str, entries: Sequence[LogEntry], drop_last: bool) -> bool:
     """Whether the job of these entries has finished, and the model has seen the whole feed (rule 4)."""
-    if not any(isinstance(entry, Ended) and entry.status == FINISHED for entry in entries):
+    closed = closing_entry(entries)
+    if closed is None or closed.status != FINISHED:
         return False
     newest = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
     if record.last or newest is None:

@@ -4,7 +4,8 @@ Rules:
 
 1. A position names what it is of: the feed, its flow, its data, the grid of its batches, and how a batch is divided
    among ranks (``layout``). It is refused where one of them differs: it would be another position, or none. The number
-   of ``ranks`` is written down too, and may be another one.
+   of ``ranks`` is written down too, and may be another one. Of ``epochs`` it says whether they are several, not how
+   many: there may be more.
 2. Step and epoch belong together. Where the number of batches is known before they are read, a step after the end and
    an epoch that is not that of the step are refused at once; else when the first batch comes, or the end.
 """
@@ -44,7 +45,7 @@ class FeedIdentity:
             "data": data,
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
-            "epochs": self.epochs,
+            "epochs": "several" if self.epochs > 1 else "one",
             "layout": self.layout,
         }
 

@@ -45,6 +45,7 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
         cuts=not plan.fed,  # where split sets are fed, checkpoints stand between windows, and nothing is in flight
         shape=_shape(plan),
         round_rows=plan.round_rows,
+        epochs=1 if plan.epochs is None else plan.epochs.count,
     )
 
 

@@ -284,6 +284,7 @@ def make_manifest(
         parts=context.graph.parts,
         broadcasts=context.graph.broadcasts,
         round_rows=context.graph.round_rows,
+        epochs=context.graph.epochs,
         savepoint=pending.location,
         request=pending.request.name,
         drained=pending.request.stop is StopMode.DRAIN,

@@ -17,7 +17,18 @@ from msgspec.structs import replace
 
 from ...engine.core.identity import JobIdentity, Reweight
 from ..model.events import Failure
-from ..model.manifest import Claim, Claimant, Ended, LogEntry, Manifest, Pinned, Unpinned, reweights_in, split_dropped
+from ..model.manifest import (
+    Claim,
+    Claimant,
+    Ended,
+    LogEntry,
+    Manifest,
+    Pinned,
+    Unpinned,
+    closing_entry,
+    reweights_in,
+    split_dropped,
+)
 
 END_IT = "end it first, or give this run a folder of its own"
 
@@ -42,7 +53,7 @@ def running_claimant(entries: Sequence[LogEntry], running: str) -> Claimant | No
     """Whose run is going on, if it is that of the newest claim. ``running``: the owner of a claim of which that is
     known; empty: of none."""
     claim = newest_claim(entries)
-    is_over = claim is None or any(isinstance(entry, Ended) for entry in entries)
+    is_over = claim is None or closing_entry(entries) is not None
     return None if is_over or claim is None or not running or claim.owner != running else claim.by
 
 
@@ -124,7 +135,7 @@ def decide_recovery(
     standing, dropped = split_dropped(entries)
     manifests = tuple(entry for entry in standing if isinstance(entry, Manifest))
     newest = max((generation_of(entry) for entry in entries), default=0)
-    ended = next((entry for entry in entries if isinstance(entry, Ended)), None)
+    ended = closing_entry(entries)
     pins = tuple(entry for entry in entries if isinstance(entry, Pinned | Unpinned))
     if ended is not None:
         return Over(newest, ended, manifests, pins)
@@ -190,7 +201,7 @@ def _refusal(entries: Sequence[LogEntry], fingerprint: str, job: str, descriptio
             )
     claims = [entry for entry in entries if isinstance(entry, Claim)]
     manifests = [entry for entry in entries if isinstance(entry, Manifest)]
-    ended = next((entry for entry in entries if isinstance(entry, Ended)), None)
+    ended = closing_entry(entries)
     # before its first checkpoint a job begins with the flow and the data that are there
     signed: list[Claim | Manifest] = [*claims[-1:], *manifests] if ended is not None else [*manifests]
     strangers = [entry for entry in signed if entry.fingerprint != fingerprint]

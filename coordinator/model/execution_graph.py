@@ -87,7 +87,7 @@ class ExecutionGraph:
     whose right side is broadcast instead. ``cuts``: its tasks cut as a whole, wherever they stand, if they are told to.
     ``shape``: unlike that of any other plan whose tasks could not go on in the middle of what these were doing, at the
     same parallelism.
-    ``round_rows``: rows of a lane's round; 0: not said.
+    ``round_rows``: rows of a lane's round; 0: not said. ``epochs``: how often the sources are read; 0: not said.
     """
 
     vertices: tuple[Vertex, ...]
@@ -99,6 +99,7 @@ class ExecutionGraph:
     cuts: bool = False
     shape: str = ""
     round_rows: int = 0
+    epochs: int = 0
 
     def __post_init__(self) -> None:
         names = [vertex.name for vertex in self.vertices]

@@ -5,7 +5,8 @@ Rules:
 1. The log is one dense sequence of entries, each created if absent. ``Claim`` takes the job over for a generation;
    ``Manifest`` completes a checkpoint: its creation *is* the commit point; ``Pinned`` and ``Unpinned`` keep one from
    being deleted; ``Reweighted`` changes a mixture; ``Dropped`` says that manifests are about to be deleted by an ending
-   that leaves the log open; ``Ended`` closes the log.
+   that leaves the log open; ``Ended`` closes the log, unless a manifest follows: a job of a feed that has finished goes
+   on for more epochs.
 2. An entry is never changed. It is sealed by its length and digest, and of one format: what is damaged, of an
    unknown format, or holds a field that is not known is refused (``records``).
 3. A manifest lists everything a restore needs: state files by task, finished tasks, how far each operator has
@@ -130,6 +131,8 @@ class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True, forb
     none."""
     round_rows: int = 0
     """Rows of a lane's round of a source; 0: a version wrote it that did not say, and read 262,144."""
+    epochs: int = 0
+    """How often the sources were to be read; 0: a version wrote it that did not say."""
     root: str = ""
     """Not empty: the job started from a snapshot there, and the handles are relative to it, not to the job's folder."""
     claimed: bool = False
@@ -209,7 +212,7 @@ class Dropped(msgspec.Struct, frozen=True, tag="dropped", kw_only=True, forbid_u
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True, forbid_unknown_fields=True):
-    """The job is over; nothing follows. ``status``: finished or stopped."""
+    """The job is over (rule 1). ``status``: finished or stopped."""
 
     format: int = FORMAT
     number: int
@@ -230,6 +233,14 @@ def encode(entry: LogEntry) -> bytes:
 def decode(data: bytes) -> LogEntry:
     """The entry read back. Raises msgspec.ValidationError for what is no whole entry of this form."""
     return decode_record(data, _ENTRIES, FORMAT, OLDEST)
+
+
+def closing_entry(entries: Sequence[LogEntry]) -> Ended | None:
+    """The entry that closes the log, if it is closed."""
+    ended = next((entry for entry in reversed(entries) if isinstance(entry, Ended)), None)
+    if ended is None or any(isinstance(entry, Manifest) and entry.number > ended.number for entry in entries):
+        return None
+    return ended
 
 
 def reweights_in(entries: Iterable[LogEntry]) -> tuple[Reweight, ...]:

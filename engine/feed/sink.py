@@ -118,8 +118,9 @@ class FeedSink:
         return ""
 
     def describe(self) -> str:
+        """How many epochs it has is none of what the flow is: there may be more when the job goes on."""
         last = "a last batch that is not full is dropped" if self.drop_last else "the last batch may be short"
-        often = "" if self.epochs == 1 else f", in {self.epochs} epochs"
+        often = "" if self.epochs == 1 else ", in several epochs"
         return f"global {self.describe_batches}{often} to any number of ranks, {last}; the ranks set the pace"
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
@@ -201,7 +202,7 @@ class CutFeedSink(FeedSink):
         return cls(*own, balance)
 
     def describe(self) -> str:
-        often = "" if self.epochs == 1 else f", in {self.epochs} epochs"
+        often = "" if self.epochs == 1 else ", in several epochs"
         even = "" if self.balance is None else f", balanced by {self.balance}"
         return f"global {self.describe_batches}{often} to any number of ranks{even}; they set the pace"
 
@@ -276,6 +277,8 @@ class RunningFeedSink(Stateless):
             self._sequencer = Sequencer(config.settings, self._hashes, _bytes, self._marks)
         else:
             state = read_state(restored, schema)
+            # its job may have been told of fewer epochs
+            state = replace(state, ended=state.ended and len(state.ends) >= config.epochs)
             progress = GroupProgress.restored(state.progress, state.untaken)
             self._digests = self._digests_from(state)
             self._sequencer = Sequencer.restored(state, config.settings, self._hashes, _bytes, self._marks)

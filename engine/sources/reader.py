@@ -152,12 +152,12 @@ class SplitReader:
         self._barriers: deque[tuple[Barrier, int | None, Stop | None]] = deque()
         #: the task is over; everything that came of the end of the data is processed; no further round may begin
         self._closing = self._rounds_paused = False
-        self._drained = place.drained
         #: before ``due`` no batch is emitted
         self.now = self.due = 0.0
         #: until when rows wait for what joins tell; None: they have not begun to
         self._patient_until: float | None = None
         self._end(place.said)
+        self._drained = place.drained and self.data_ended
 
     def _end(self, said: EndState) -> None:
         """Take back what was said of the end, unless rows have been added behind it: whoever gets them says so."""

@@ -1,13 +1,15 @@
 """Drawn runs of drawn feeds: shuffles, rules of batches, mixtures, layouts of ranks, deaths, and where a run goes on.
 
-What is compared with is the same feed, read by one rank of a job with one subtask that nothing happens to. A seed draws
-one case, which can be run again alone.
+What is compared with is the same feed, read by one rank of a job with one subtask that nothing happens to: the batches,
+and the digests that jobs leave of them. A feed of three epochs is told of two until the last run. A seed draws one
+case, which can be run again alone.
 """
 
 from __future__ import annotations
 
 import random
 import tempfile
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ import pyarrow as pa
 
 import penstock as ps
 from penstock.actors.feed.reader import FeedHandle
+from penstock.actors.storage.digest_files import DigestFiles
 from penstock.coordinator.model.events import TaskLost
 from support.feeds import read_ranks
 
@@ -103,7 +106,7 @@ class Case:
             each[seed % len(each)] if draw.random() < 0.7 else draw.choice(each) for each in kinds
         )
         return cls(
-            Shape(shuffle, rules, mixture, draw.choice((1, 1, 2))),
+            Shape(shuffle, rules, mixture, draw.choice((1, 1, 2, 3))),
             tuple(
                 Stretch(
                     draw.randint(1, 3),
@@ -118,15 +121,15 @@ class Case:
         )
 
 
-def flow_of(shape: Shape) -> ps.Flow:
-    """The flow, with lists whose lengths four ranks can divide."""
+def flow_of(shape: Shape, epochs: int | None = None) -> ps.Flow:
+    """The flow, with lists whose lengths four ranks can divide. ``epochs``: in place of the shape's."""
     chance = random.Random(5)
     lengths = [4 * min(8, int(chance.lognormvariate(0.5, 1))) for _ in range(ROWS + OTHERS)]
     whole = pa.Table.from_pylist([{"n": n, "tokens": [n] * length} for n, length in enumerate(lengths)], SCHEMA)
     flow = ps.Flow("elastic", lanes=4)
     size = ROWS // SPLITS
     stream = flow.from_tables([whole.slice(at, size) for at in range(0, ROWS, size)], name="rows")
-    options: dict[str, Any] = {"epochs": shape.epochs, "room": 60, "keep": 10_000, **RULES[shape.rules]}
+    options: dict[str, Any] = {"epochs": epochs or shape.epochs, "room": 60, "keep": 10_000, **RULES[shape.rules]}
     shuffle, weight = SHUFFLES[shape.shuffle], MIXTURES[shape.mixture]
     if weight is not None:
         other = flow.from_tables([whole.slice(ROWS, OTHERS // 2), whole.slice(ROWS + OTHERS // 2)], name="others")
@@ -141,10 +144,15 @@ def flow_of(shape: Shape) -> ps.Flow:
 
 @dataclass(frozen=True)
 class Expected:
-    """Batches, and the epoch of each."""
+    """Batches, the epoch of each, and their digests."""
 
     batches: list[list[Any]]
     epochs: list[int]
+    digests: list[int]
+
+    def left(self, at: int, epochs: int) -> int:
+        """How many batches there are from one on, in so many epochs."""
+        return bisect_left(self.epochs, epochs) - at
 
 
 @lru_cache(maxsize=64)
@@ -152,12 +160,24 @@ def undisturbed(shape: Shape) -> Expected:
     """What comes if nothing happens."""
     batches: list[list[Any]] = []
     epochs: list[int] = []
-    with ps.run_local(flow_of(shape), parallelism=1) as job, job.feed().reader(0, 1, timeout=60) as reader:
-        for epoch in range(shape.epochs):
-            for records in reader:
-                batches.append(records.to_pylist())
-                epochs.append(epoch)
-    return Expected(batches, epochs)
+    with tempfile.TemporaryDirectory() as folder:
+        with ps.run_local(flow_of(shape), parallelism=1, checkpoints=folder) as job:
+            with job.feed().reader(0, 1, timeout=60) as reader:
+                for epoch in range(shape.epochs):
+                    for records in reader:
+                        batches.append(records.to_pylist())
+                        epochs.append(epoch)
+            job.wait(120)
+        return Expected(batches, epochs, digests_in(folder))
+
+
+def digests_in(folder: str) -> list[int]:
+    """Of all batches that a job has handed out. Raises AssertionError if one has none."""
+    found = DigestFiles(folder, "elastic", "feed").read()[0]
+    assert found.contradiction is None
+    assert found.batches.tolist() == list(range(len(found.batches)))
+    digests: list[int] = found.digests.tolist()
+    return digests
 
 
 def run_case(case: Case) -> None:
@@ -170,7 +190,8 @@ def run_case(case: Case) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Run(case.shape, expected)
         for stretch in case.stretches:
-            with ps.run_local(flow_of(case.shape), parallelism=stretch.parallelism, checkpoints=folder) as job:
+            flow = flow_of(case.shape, min(2, case.shape.epochs))
+            with ps.run_local(flow, parallelism=stretch.parallelism, checkpoints=folder) as job:
                 run.read(job.feed(), stretch, stretch.batches)
                 job.checkpoint(60)
                 if stretch.dies == "task":
@@ -185,6 +206,7 @@ def run_case(case: Case) -> None:
         with ps.run_local(flow_of(case.shape), parallelism=2, checkpoints=folder) as job:
             run.read(job.feed(), case.stretches[0], None)
             assert job.wait(120).audit().clean
+        assert digests_in(folder) == expected.digests
 
 
 @dataclass
@@ -204,7 +226,8 @@ class Run:
     def read(self, feed: FeedHandle, stretch: Stretch, most: int | None) -> None:
         """Let a group read so many batches; None: all that are left. The last batch is left to that one, so that no
         job ends before its time."""
-        expected, left = self.expected, len(self.expected.batches) - self.at
+        expected = self.expected
+        left = expected.left(self.at, self.shape.epochs if most is None else min(2, self.shape.epochs))
         if most is not None and (most := min(most, left - 1)) <= 0:
             return
         layout = stretch.layout

@@ -118,6 +118,14 @@ def rows_given(state: pa.Table) -> list[int] | None:
     return None if given is None or given.null_count else [int(count) for count in given.to_pylist()]
 
 
+def begun_again(state: pa.Table) -> pa.Table:
+    """The state behind the last round of all epochs, as the next one begins where there are to be more."""
+    for name in ("ended", "over"):
+        column = pa.array(np.zeros(state.num_rows, np.bool_))
+        state = state.set_column(state.column_names.index(name), name, column)
+    return state
+
+
 class RunningMix:
     """See the module's rules."""
 
