@@ -165,6 +165,7 @@ PROCESS_WIDE = {
     "memory of each thread": "engine.kernels.scratch._places",
     "memory that columns leave to the next ones": "engine.kernels.page_stream._spares",
     "what configs have said of themselves, once for each": "engine.core.traits._known",
+    "how expressions are serialized, once for each": "engine.expressions.tree._known",
     "the script's processes that wait, for whatever job comes next, and such a process": """
         actors.job.warming.SCRIPTS actors.job.warm_up.PREPARATION""",
     "the cores, which all tasks of the process share": "engine.scheduler.pool._SHARED",

@@ -245,7 +245,8 @@ def audit_job(plan: JobPlan, folder: str, status: JobStatus) -> Audit:
             "put the folder back from a copy, or audit a job before its checkpoints are removed",
         )
     last = last_manifest(entries)
-    state = {} if last is None else state_of(last, last.root or folder, plan.name)
+    looked_at = {*plan.sources, *plan.sinks}
+    state = {} if last is None else state_of(last, last.root or folder, plan.name, looked_at)
     if status.is_over and status.checkpoints_completed and not state:
         raise NothingLeftError(
             f"the checkpoints of job {plan.name!r} were deleted at its end, so there is nothing to audit it by",

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from ..core.errors import ConfigurationError, FlowError
 from .fluent import Expression
+from .tree import ColumnPath, NotPlainError, serialized, tree_of
 
 field = pc.field
 """A column by its name, or a path of names into a struct: what pyarrow's expressions are made of."""
@@ -51,7 +52,13 @@ def same_expression(one: object, other: object) -> bool:
 
 def plain_column(expression: pc.Expression, schema: pa.Schema) -> int | None:
     """The position of the column that ``expression`` is, if it is nothing but a column."""
-    for position, name in enumerate(schema.names):
-        if expression.equals(pc.field(name)):
-            return position
-    return None
+    try:
+        tree = tree_of(serialized(expression))
+    except (NotPlainError, pa.ArrowException):  # it is more than a column, or one by its position
+        return None
+    if not isinstance(tree, ColumnPath) or len(tree.path) > 1:
+        return None
+    position: int = schema.get_field_index(tree.path[0])
+    if position < 0 and tree.path[0] in schema.names:  # several have the name
+        return int(schema.names.index(tree.path[0]))
+    return None if position < 0 else position

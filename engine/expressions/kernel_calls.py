@@ -51,7 +51,12 @@ def _program_of(serialized: tuple[bytes, ...], schema: pa.Schema, type_of: TypeO
 
 def exactly(expression: pc.Expression) -> str:
     """All that an expression is, with every value of its literals and options; ``str`` leaves out what is long."""
-    parts = pa.ipc.open_file(serialized(expression)).get_batch(0)
+    return _exactly(serialized(expression))
+
+
+@lru_cache(maxsize=512)
+def _exactly(serialized: bytes) -> str:
+    parts = pa.ipc.open_file(serialized).get_batch(0)
     values = [f"{column.type}: {column.to_pylist()!r}" for column in parts.columns]
     return f"{tokens_of(parts.schema)!r} {values!r}"
 

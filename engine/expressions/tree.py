@@ -7,10 +7,11 @@ their order.
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import TypeAlias
+from functools import cached_property, lru_cache, partial
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -61,10 +62,23 @@ Tree: TypeAlias = Call | ColumnPath | pa.Scalar
 """A call, a column, or the value of a literal."""
 
 
+_known: Final[dict[int, tuple[weakref.ref[Any], bytes]]] = {}
+"""What live expressions are serialized, by their address: they do not change, and have no hash."""
+
+
+def _forget(place: int, _: object, known: dict[int, Any] = _known) -> None:
+    known.pop(place, None)
+
+
 def serialized(expression: pc.Expression) -> bytes:
-    """What stands for the expression where it must be compared and hashed."""
+    """What stands for the expression where it must be compared and hashed; made once for each."""
+    known = _known.get(id(expression))
+    if known is not None and known[0]() is expression:
+        return known[1]
     _, (form,) = expression.__reduce__()
-    return bytes(form.to_pybytes())
+    found = bytes(form.to_pybytes())
+    _known[id(expression)] = weakref.ref(expression, partial(_forget, id(expression))), found
+    return found
 
 
 @lru_cache(maxsize=1024)

@@ -84,6 +84,8 @@ def _routes(plan: JobPlan, stage: StagePlan, port: PortPlan) -> set[str]:
     exchange = next((each for each in plan.exchanges if port.kind == "exchange" and each.id == port.id), None)
     if exchange is not None and exchange.pattern != "pointwise":
         return {exchange.config.describe()} if exchange.is_partitioned else set()
+    if port.kind == "source":
+        return set()
     before = stage if exchange is None else plan.stages[exchange.source]
     return {
         route

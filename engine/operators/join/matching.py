@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from ...core.errors import FlowError
 from ...expressions.evaluator import Evaluator, types_of
 from ...expressions.expressions import as_expression
+from ...expressions.kernel_calls import columns_of
 from ...kernels.native import Kernels, kernels
 from ...kernels.pieces import PIECE_ROWS, Flags, Piece, Positions, indices, picked, pieces
 from .join_shape import LEFT, JoinShape, OutputColumn, Taken
@@ -209,6 +210,9 @@ def _judged(
 
 def _mentioned(expression: pc.Expression, schema: pa.Schema) -> list[int]:
     """The positions of the columns without which the expression cannot be computed; at least one column."""
+    columns, names = columns_of(expression), schema.names
+    if columns is not None and columns <= set(names) and len(set(names)) == len(names):
+        return [position for position, name in enumerate(names) if name in columns] or list(range(len(names)))[:1]
     everything = list(range(len(schema)))
     if "FieldPath" in str(expression):  # by position: they would shift
         return everything
