@@ -128,6 +128,7 @@ ALONE = {
         engine.operators.sequence.schedule.Schedule.by_epoch
         jobs.cli.list_running jobs.cli.verify_order_of""",
     "a library, or an entry point, calls it by its name": """
+        actors.client.job.Job._repr_html_ engine.flow.flow.Flow._repr_html_ engine.flow.looking.Looking._repr_html_
         actors.client.outputs.SparkSession.createDataFrame actors.spark.ray_datasets.open_dataset
         actors.spark.writing.Hashing.seekable actors.spark.writing.Hashing.tell actors.spark.writing.Hashing.writable
         actors.feed.collating._Pickler.reducer_override

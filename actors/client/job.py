@@ -25,6 +25,7 @@ import os
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -56,6 +57,7 @@ from ...engine.core.errors import ConfigurationError, PenstockError, TaskLostErr
 from ...engine.core.identity import Attempt, CheckpointId, Reweight, TaskId
 from ...engine.core.shown import hides_credentials
 from ...engine.files.paths import safe_name
+from ...engine.flow.pictures import table, titled
 from ...engine.plan.plan import JobPlan
 from ...engine.runtime.statistics import JobStatistics
 from ...engine.sinks.collect import COLLECTED
@@ -222,6 +224,18 @@ class Job:
         return changed(status, state=last.status, failure=failure)
 
     # ------------------------------------------------------------------ questions
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how far the job is now."""
+        title = f"Job {self.name}"
+        try:
+            status = self.status()
+        except PenstockError as error:
+            return titled(title, table([("state",), (error.message,)]))
+        tasks = ", ".join(f"{count} {state}" for state, count in Counter(status.tasks.values()).items())
+        counts = str(status.checkpoints_completed), str(status.restarts)
+        heads = ("state", "tasks", "checkpoints", "restarts", "waits for")
+        return titled(title, table([heads, (status.state, tasks, *counts, status.why)]))
 
     def why(self) -> list[str]:
         """What the job waits for; what open checkpoints wait for; who waits at its feeds, the ranks or the data; then

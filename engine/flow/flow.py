@@ -100,6 +100,7 @@ from .calling import GROUPS, Calling, Calls, told_schema
 from .handoff import open_outer
 from .index import Between, Index, InList
 from .looking import Looking
+from .pictures import picture, titled
 from .shaping import FLUSH, AtBarrier, Shaping, named
 from .shuffling import AskedShuffle, ShuffleOptions, operator_of
 
@@ -347,6 +348,10 @@ class Flow(Graph):
         """What a run would do: stages, pipelines, edges, lanes, each sink's guarantee, and the most memory that it may
         take. ``memory_budget``, ``runtime``: as the run would get them."""
         return explain(plan_job(self, parallelism, memory_budget=memory_budget), runtime)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the graph."""
+        return titled(f"Flow {self.name}", picture(self))
 
 
 class Stream(Shaping, Looking, Calling):

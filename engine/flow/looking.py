@@ -24,6 +24,7 @@ from ..core.arguments import Within, checked
 from ..core.errors import ConfigurationError, FlowError
 from ..planner.graph import Graph
 from .handoff import has_deferred
+from .pictures import columns_table, picture, titled
 from .row_text import table_text
 
 if TYPE_CHECKING:
@@ -113,6 +114,11 @@ class Looking:
         columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
         lines = self.flow.leading_to(self.id).describe().splitlines()
         return "\n  ".join([f"Stream {self.id!r} of flow {self.flow.name!r}", f"columns: {columns}", *lines])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the columns, and how they are made. Nothing runs."""
+        title = f"Stream {self.id} of flow {self.flow.name}"
+        return titled(title, columns_table(self.schema), picture(self.flow.leading_to(self.id)))
 
     def _look(self) -> LookTask:
         """A task that gives the rows, and has not begun. Raises FlowError if that is not possible."""
