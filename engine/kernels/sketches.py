@@ -24,6 +24,7 @@ from .aggregate_protocol import State
 from .growable_array import GrowableArray
 from .keys import validity
 from .pieces import Positions
+from .radix_order import Part, radix_order
 
 Codes = npt.NDArray[np.int64]
 
@@ -86,7 +87,7 @@ class CodeCounts:
         if not self._new:
             return
         ids, codes, counts = (np.concatenate(column) for column in zip(self._kept, *self._new, strict=True))
-        order = np.lexsort((codes, ids))
+        order = radix_order([Part.of(ids), Part.of(codes)], len(ids))
         ids, codes, counts = ids[order], codes[order], counts[order]
         firsts = np.append(0, np.flatnonzero((np.diff(ids) != 0) | (np.diff(codes) != 0)) + 1)
         ids, codes, counts = ids[firsts], codes[firsts], np.add.reduceat(counts, firsts)
