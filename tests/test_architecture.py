@@ -112,7 +112,7 @@ ALONE = {
         actors.feed.reader.Reader.iter_jax_batches actors.feed.reader.Reader.iter_rows
         actors.feed.reader.Reader.rejoin
         coordinator.model.statistics.WindowReport.first_token engine.flow.flow.Flow.from_ray_dataset
-        engine.flow.flow.Flow.from_split_sets engine.flow.flow.Flow.read_ipc
+        engine.flow.flow.Flow.from_split_sets engine.flow.flow.Flow.read_binary engine.flow.flow.Flow.read_ipc
         engine.flow.calling.Calling.flat_map
         engine.flow.flow.Stream.partition_by_range engine.flow.flow.Stream.partitioned_by
         engine.flow.flow.Stream.write_json

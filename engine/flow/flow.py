@@ -92,8 +92,10 @@ from ..sinks.texts import CsvSink, JsonSink
 from ..sources.csv import CsvSource
 from ..sources.fed import FedSource
 from ..sources.ipc import IpcSource
+from ..sources.lines import ERROR
 from ..sources.memory import MemorySource
 from ..sources.parquet import ParquetSource
+from ..sources.records import BinarySource, JsonSource, TextSource
 from ..state.memory import DEFAULT_BUDGET
 from .batch_rules import BatchRules, Buckets
 from .calling import GROUPS, Calling, Calls, told_schema
@@ -109,6 +111,9 @@ Asked: TypeAlias = tuple[str, str] | str | Aggregate
 
 _UNDER_ONE_LANE = (Emission.AT_END, Emission.AFTER_BUILD, Emission.UNKNOWN)
 """Operators that emit like this put rows of many parts under one lane of their subtask."""
+
+OnError: TypeAlias = Literal["raise", "skip", "keep"]
+"""What becomes of rows that cannot be read."""
 
 Through: TypeAlias = Literal["gather", "key"]
 """The exchange that brings rows of one key together, where they are not yet."""
@@ -229,16 +234,93 @@ class Flow(Graph):
         path: str | Path | Sequence[str | Path],
         *,
         types: Mapping[str, pa.DataType] | None = None,
+        columns: Sequence[str] | None = None,
         null_values: Sequence[str] | None = None,
+        delimiter: str = ",",
+        quote: str = '"',
+        column_names: Sequence[str] | None = None,
+        on_error: OnError = "raise",
         name: str | None = None,
         rate: Rate = 0.0,
         storage_options: Mapping[str, str] | None = None,
     ) -> Stream:
-        """Read CSV files with a header, one split a file. ``types``: of columns that should not be inferred;
-        ``null_values``: texts that stand for a missing value, in text columns too; ``storage_options`` as in
+        """Read CSV files, one split a file; also compressed ones (gzip, zstd, bzip2).
+
+        ``types``: of columns that should not be inferred from the beginning of the first file; ``null_values``: texts
+        that stand for a missing value, in text columns too; ``quote``: "" if nothing is in quotes; ``column_names``: of
+        files whose first line does not tell them. ``on_error``: rows that cannot be read "raise", or are left out
+        ("skip"), or have nulls in all columns and say what is wrong in ``_error`` ("keep"): a struct of ``file``,
+        ``line``, ``reason`` and ``text``. ``storage_options`` as in :meth:`read_parquet`."""
+        source = CsvSource(
+            path,
+            types=types,
+            columns=None if columns is None else tuple(columns),
+            null_values=null_values,
+            delimiter=delimiter,
+            quote=quote,
+            column_names=None if column_names is None else tuple(column_names),
+            keeps_bad=on_error != "raise",
+            storage_options=storage_options,
+        )
+        return self._without_bad(self.from_source(source, name=name, rate=rate), on_error)
+
+    @checked()
+    def read_json(
+        self,
+        path: str | Path | Sequence[str | Path],
+        *,
+        types: Mapping[str, pa.DataType] | None = None,
+        columns: Sequence[str] | None = None,
+        on_error: OnError = "raise",
+        name: str | None = None,
+        rate: Rate = 0.0,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Stream:
+        """Read files with an object of JSON in each line, large ones in parts; also compressed ones.
+
+        ``types``: of fields that should not be inferred from the beginning of the first file. A field that is missing
+        is null. One that nobody knew of is an error, unless ``columns`` says which to read. ``on_error`` as in
+        :meth:`read_csv`, ``storage_options`` as in :meth:`read_parquet`."""
+        source = JsonSource(
+            path,
+            types=types,
+            columns=None if columns is None else tuple(columns),
+            keeps_bad=on_error != "raise",
+            storage_options=storage_options,
+        )
+        return self._without_bad(self.from_source(source, name=name, rate=rate), on_error)
+
+    @staticmethod
+    def _without_bad(rows: Stream, on_error: OnError) -> Stream:
+        if on_error != "skip":
+            return rows
+        return rows.filter(f"{ERROR} is null", name=f"{rows.id}-readable").drop(ERROR)
+
+    @checked()
+    def read_text(
+        self,
+        path: str | Path | Sequence[str | Path],
+        *,
+        name: str | None = None,
+        rate: Rate = 0.0,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Stream:
+        """Read lines of files, also of compressed ones, into a column ``text``; large files in parts. Empty lines are
+        rows, too. ``storage_options`` as in :meth:`read_parquet`."""
+        return self.from_source(TextSource(path, storage_options=storage_options), name=name, rate=rate)
+
+    @checked()
+    def read_binary(
+        self,
+        path: str | Path | Sequence[str | Path],
+        *,
+        name: str | None = None,
+        rate: Rate = 0.0,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Stream:
+        """Read whole files, each a row: ``path``, within what is named here, and ``bytes``. ``storage_options`` as in
         :meth:`read_parquet`."""
-        source = CsvSource(path, types=types, null_values=null_values, storage_options=storage_options)
-        return self.from_source(source, name=name, rate=rate)
+        return self.from_source(BinarySource(path, storage_options=storage_options), name=name, rate=rate)
 
     @checked()
     def read_ipc(

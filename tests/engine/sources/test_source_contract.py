@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,8 +17,10 @@ from penstock.engine.core.source import SourceConfig, Split
 from penstock.engine.files.paths import resolve
 from penstock.engine.sources.csv import CsvSource
 from penstock.engine.sources.ipc import IpcSource
+from penstock.engine.sources.lines import ERROR_FIELD
 from penstock.engine.sources.memory import MemorySource
 from penstock.engine.sources.parquet import ParquetSource
+from penstock.engine.sources.records import JsonSource, TextSource
 
 ROWS = 200_000
 MAXIMUM_ROWS = 128 * 1024
@@ -79,6 +83,26 @@ def csv_files(folder: Path) -> SourceConfig:
     return CsvSource(folder, types={"value": pa.float64()})
 
 
+def csv_with_bad_rows(folder: Path) -> SourceConfig:
+    source = csv_files(folder)
+    assert isinstance(source, CsvSource)
+    return replace(source, keeps_bad=True)
+
+
+def json_lines(folder: Path) -> SourceConfig:
+    for position, table in enumerate(TABLES):
+        rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+        objects = (json.dumps(dict(zip(table.schema.names, row, strict=True))) for row in rows)
+        (folder / f"{position}.jsonl").write_text("".join(f"{each}\n" for each in objects))
+    return JsonSource(folder)
+
+
+def lines_of_text(folder: Path) -> SourceConfig:
+    for position, table in enumerate(TABLES):
+        (folder / f"{position}.txt").write_text("".join(f"{name}\n" for name in table["name"].to_pylist()))
+    return TextSource(folder)
+
+
 def ipc_files(folder: Path) -> SourceConfig:
     for position, table in enumerate(TABLES):
         with ipc.new_file(folder / f"{position}.arrow", table.schema) as writer:
@@ -131,6 +155,9 @@ MAKERS = (
     parquet_partitions,
     parquet_partitions_filtered,
     csv_files,
+    csv_with_bad_rows,
+    json_lines,
+    lines_of_text,
     ipc_files,
     ipc_streams,
     *IN_BUCKETS,
@@ -162,6 +189,8 @@ def test_source_gives_all_rows_in_order(source: SourceConfig) -> None:
         for part, table in enumerate(TABLES)
     ]
     expected = pa.concat_tables(tables)
+    expected = expected.append_column("text", expected["name"])
+    expected = expected.append_column(ERROR_FIELD, pa.nulls(len(expected), ERROR_FIELD.type))
     if isinstance(source, ParquetSource) and source.filter is not None:
         expected = expected.filter(source.filter)
     found = read_all(source.splits(), source.schema)
