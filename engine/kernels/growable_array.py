@@ -3,11 +3,16 @@
 Room is made in advance, by doubling, so that adding one group at a time costs no more than adding all at once. Room
 that nothing was written to takes no memory, so ``bytes`` counts what is in use, and large arrays get four times as
 much: each copy of one is written to pages that the system has to clear first.
+
+Numbers that were given are copied before one of them changes. Of many that takes a while, so another thread may do it
+ahead (``copy_ahead``); whoever is to change one waits for it then, or does it if nobody has begun.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import copy
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -19,6 +24,37 @@ _LARGE = 1024 * 1024
 """Bytes of an array that lies in memory of its own, which is taken from the system and given back."""
 
 
+def _room(values: Any, count: int) -> Any:
+    """Room for at least ``count`` numbers, more than these, which stand in it first."""
+    used = len(values)
+    ahead = (4 if values.nbytes >= _LARGE else 2) * used
+    room = np.empty(max(ahead, count, 64) if count > used else used, dtype=values.dtype)
+    room[:used] = values
+    return room
+
+
+class AheadCopy:
+    """Room for changes of numbers that were given."""
+
+    def __init__(self, values: Any) -> None:
+        self.count = len(values)
+        self._values = values
+        self._lock = Lock()
+        self._made: Any = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether nobody has to wait for it."""
+        return self._made is not None
+
+    def make(self) -> Any:
+        """The room, which is made now unless it was, on any thread."""
+        with self._lock:
+            if self._made is None:
+                self._made, self._values = _room(self._values, self.count + 1), None
+            return self._made
+
+
 class GrowableArray:
     """Numbers, one for each group. ``values`` are those in use; only what ``to`` gives may be changed in place."""
 
@@ -26,6 +62,7 @@ class GrowableArray:
         self._fill = fill
         self._room = np.full(0, fill, dtype=dtype)
         self._given = False
+        self._ahead: AheadCopy | None = None
         self.values: Any = self._room
 
     def to(self, count: int) -> Any:
@@ -41,11 +78,18 @@ class GrowableArray:
         """Room for ``count`` numbers, those in use first: what is written behind them counts once it is ``taken``."""
         used = len(self.values)
         if count > len(self._room) or self._given:
-            ahead = (4 if self.values.nbytes >= _LARGE else 2) * used
-            room = np.empty(max(ahead, count, 64) if count > used else used, dtype=self._room.dtype)
-            room[:used] = self.values
-            self._room, self.values, self._given = room, room[:used], False
+            room = self._copied_ahead(max(count, used))
+            room = _room(self.values, count) if room is None else room
+            self._room, self.values, self._given, self._ahead = room, room[:used], False, None
         return self._room
+
+    def _copied_ahead(self, count: int) -> Any:
+        ahead = self._ahead
+        room = None if ahead is None else ahead.make()
+        if ahead is None or room is None or count > len(room):
+            return None
+        room[ahead.count : len(self.values)] = self.values[ahead.count :]
+        return room
 
     def taken(self, count: int) -> None:
         """So many numbers are in use now; those that are new were written to the room."""
@@ -64,6 +108,12 @@ class GrowableArray:
         self._given = True
         return self.values
 
+    def copy_ahead(self) -> AheadCopy | None:
+        """What has been given and will be copied when one of the numbers changes; None: nothing."""
+        if self._given and self._ahead is None and len(self.values):
+            self._ahead = AheadCopy(self.values)
+        return self._ahead
+
     def frozen(self) -> GrowableArray:
         """An array of the numbers as they are now."""
         self._given = True
@@ -73,6 +123,16 @@ class GrowableArray:
     def bytes(self) -> int:
         """The size of those in use."""
         return int(self.values.nbytes)
+
+
+def arrays_in(holder: Any) -> Iterator[GrowableArray]:
+    """The arrays of numbers that belong to what takes memory, or to its parts."""
+    for part in vars(holder).values():
+        for each in part if isinstance(part, list) else [part]:
+            if isinstance(each, GrowableArray):
+                yield each
+            elif hasattr(each, "bytes") and hasattr(each, "__dict__"):
+                yield from arrays_in(each)
 
 
 class GrowableBytes:

@@ -22,7 +22,7 @@ from ...arrow.compact import plain
 from ...buffers.held_rows import Lanes
 from ...kernels.accumulators import GroupRows, Sized, makes_parts
 from ...kernels.aggregate_protocol import State
-from ...kernels.growable_array import GrowableArray
+from ...kernels.growable_array import AheadCopy, GrowableArray, arrays_in
 from ...kernels.key_table import KEY_BYTES, KeyTable
 from ...kernels.keys import decoded
 from ...kernels.pieces import Bound, Positions
@@ -167,6 +167,8 @@ class GroupTable:
         self._bytes: int | None = None
         #: which groups are new or have changed since that was asked; None: nobody has asked
         self._marks: GrowableArray | None = None
+        #: what is being copied so that groups may change that have been given
+        self._copies: list[AheadCopy] = []
 
     def __len__(self) -> int:
         return self._table.count
@@ -208,15 +210,26 @@ class GroupTable:
         self._marks = GrowableArray(np.bool_)
         self._marks.to(len(self))
 
+    @property
+    def is_copied(self) -> bool:
+        """Whether rows that are merged now wait for nothing."""
+        self._copies = [each for each in self._copies if not each.is_made]
+        return not self._copies
+
     def later(self) -> Callable[[], Groups]:
-        """What gives the groups as they are now, on any thread. Changes are marked from now on."""
+        """What gives the groups as they are now, on any thread; before that, it copies what rows may change then.
+        Changes are marked from now on."""
         self.mark(self._lanes.values)
         final = self._final
         states = self._grouping.aggregates.states_later(self._accumulators) if final is None else self._states
         keys, lanes, positions = [*map(list, self._keys)], self._lanes.given(), self._positions.given()
         types = self._grouping.keys
+        given = [array.copy_ahead() for each in self._accumulators for array in arrays_in(each)]
+        copies = self._copies = [each for each in given if each is not None]
 
         def groups() -> Groups:
+            for each in copies:
+                each.make()
             whole = [_one(parts, type) for parts, type in zip(keys, types, strict=True)]
             return Groups(whole, states(), lanes, positions)
 

@@ -55,6 +55,11 @@ class LaneTables:
             table.mark(lanes)
             self._numbers[lane] = _numbers(np.flatnonzero(lanes == lane))
 
+    @property
+    def is_copied(self) -> bool:
+        """Whether rows of no lane wait for anything when they are merged now."""
+        return all(table.is_copied for table in self._tables.values())
+
     def later(self) -> Callable[[], Groups]:
         """What gives the groups as they are now, on any thread. Changes are marked from now on."""
         self._numbers = {}

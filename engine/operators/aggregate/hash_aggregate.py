@@ -58,7 +58,7 @@ from .aggregates import (
 )
 from .grouped_states import Grouping, Groups, GroupTable, plain_keys
 from .groups_by_lane import LaneTables
-from .spilled_groups import BoundedGroups
+from .spilled_groups import PIECE_BYTES, BoundedGroups
 from .waiting_rows import WaitingRows
 
 
@@ -307,7 +307,7 @@ class RunningHashAggregate(Stateless):
     def _stay_within(self) -> None:
         """Merge the rows that wait if there are enough, or too many; let groups go if these are too many."""
         if self._groups.enough(self._rows.bytes):
-            self._merge()
+            self._merge_first()
         waiting = self._rows.bytes + self._rows.rows * self._row_bytes  # each may become a group
         if not self._memory.hold(waiting + self._groups.bytes):
             return
@@ -322,6 +322,11 @@ class RunningHashAggregate(Stateless):
         self._groups.clear()
         self._logged, self._left = None, ChangeLog(grows=True)
         self._memory.hold(0)
+
+    def _merge_first(self) -> None:
+        """Merge rows of one piece: more wait if those that have come had to."""
+        position = self._next - self._rows.rows
+        self._groups.absorb(self._rows.take(len(self._config.by), PIECE_BYTES), position)
 
     def _merge(self) -> None:
         if self._rows.rows:

@@ -11,7 +11,9 @@ Rules:
 3. Some aggregates are merged at the cost of the groups (``Grouping.in_place``). They are merged when the rows that
    wait are as large as the groups, or, if the memory does not allow so many, at least half as large; with less,
    partitions leave. Other rows are merged whenever there are some, and before partitions leave.
-4. What has gone to files is given back to the system at once: the allocator would keep several budgets' worth of it,
+4. Behind a checkpoint that was given all groups, another thread copies them. Rows wait for that, up to
+   ``AHEAD_BYTES``, so that nobody stands still meanwhile.
+5. What has gone to files is given back to the system at once: the allocator would keep several budgets' worth of it,
    in blocks that the thread which writes them has let go of.
 """
 
@@ -35,6 +37,12 @@ LEVELS = 12
 
 MERGE_BYTES = 1024 * 1024
 """Rows that are merged are at least this large, if the memory allows it."""
+
+AHEAD_BYTES = 32 * 1024 * 1024
+"""Rows that wait for copies of groups are at most so many."""
+
+PIECE_BYTES = 4 * 1024 * 1024
+"""Rows that are merged at once, in some 20 ms, unless all have to be."""
 
 BUFFER_BYTES = 4 * 1024 * 1024
 """Rows that go to files are collected up to this size: so that what is written to each file at once is not tiny."""
@@ -109,7 +117,9 @@ class BoundedGroups:
         return not self._grouping.in_place and 2 * waiting < self.bytes
 
     def enough(self, waiting: int) -> bool:
-        """Whether rows of so many bytes should be merged (rule 3)."""
+        """Whether rows of so many bytes should be merged (rules 3 and 4)."""
+        if waiting < AHEAD_BYTES and self._made is not None and not self._made.is_copied:
+            return False
         return waiting >= (MERGE_BYTES if self._grouping.in_place else max(MERGE_BYTES, self.bytes))
 
     def add(self, rows: Groups) -> None:
@@ -211,7 +221,7 @@ class BoundedGroups:
             for piece in cut(self._grouping.stored(groups.take(rows)), PIECE_ROWS):
                 self._file(partition).write(piece)
         del groups
-        pa.default_memory_pool().release_unused()  # rule 4
+        pa.default_memory_pool().release_unused()  # rule 5
 
     def _file(self, partition: int) -> SpillFile:
         if not self._files[partition] or self._sealed[partition]:

@@ -30,11 +30,28 @@ class WaitingRows:
         if records.num_rows:
             self._parts.append((records, lane))
             self.rows += records.num_rows
-            self.bytes += records.nbytes if self._width is None else records.num_rows * self._width
+            self.bytes += self._bytes_of(records)
+
+    def take(self, keys: int, bytes: int) -> list[GroupedRows]:
+        """The first rows, so many bytes of them: at least a batch, if there is one."""
+        left, count = self._parts, 0
+        while count < len(left) and bytes > 0:
+            bytes -= self._bytes_of(left[count][0])
+            count += 1
+        self._parts, self.rows, self.bytes = [], 0, 0
+        for records, lane in left[count:]:
+            self.put(records, lane)
+        return self._grouped(left[:count], keys)
 
     def take_all(self, keys: int) -> list[GroupedRows]:
         """All rows, which are held no longer; small batches are put together. The first columns are the keys."""
         parts, self._parts, self.rows, self.bytes = self._parts, [], 0, 0
+        return self._grouped(parts, keys)
+
+    def _bytes_of(self, records: pa.RecordBatch) -> int:
+        return int(records.nbytes) if self._width is None else records.num_rows * self._width
+
+    def _grouped(self, parts: list[tuple[pa.RecordBatch, int]], keys: int) -> list[GroupedRows]:
         if self._per_lane:
             parts.sort(key=lambda part: part[1])
         taken: list[GroupedRows] = []

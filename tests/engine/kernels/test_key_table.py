@@ -200,6 +200,25 @@ def test_what_was_given_does_not_change_with_the_numbers() -> None:
     assert growing.values.tolist() == [9, 2, 3]
 
 
+@pytest.mark.parametrize("made_first", [True, False])
+def test_copy_that_another_thread_makes_ahead_is_what_changes(made_first: bool) -> None:
+    growing = GrowableArray(np.int64)
+    growing.put([1, 2])
+    given_away = growing.given()
+    ahead = growing.copy_ahead()
+    assert ahead is not None
+    assert not ahead.is_made
+    growing.put([3])  # behind what was given, which stays
+    room = ahead.make() if made_first else None
+    values = growing.to(3)
+    assert ahead.is_made
+    assert room is None or np.shares_memory(values, room)
+    values[0] = 9
+    assert growing.to(5).tolist() == [9, 2, 3, 0, 0]
+    assert given_away.tolist() == [1, 2]
+    assert growing.copy_ahead() is None, "nothing is given any more"
+
+
 def test_room_that_nothing_was_written_to_takes_no_memory() -> None:
     """A batch of large texts has room for all of them as new keys, and mostly they are known."""
     growing = GrowableArray(np.int64)
