@@ -75,6 +75,35 @@ def test_job_gives_the_right_rows_or_names_the_damaged_file(stopped: Path, undis
     assert refused > 0
 
 
+@pytest.mark.parametrize("from_savepoint", [False, True])
+def test_job_whose_state_file_is_gone_ends_at_once_and_names_it(from_savepoint: bool, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with ps.run_local(wide(tmp_path / "out"), checkpoints=ps.Checkpoints(state, every="40ms")) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
+        place = Path(job.stop(timeout=PATIENCE).path) if from_savepoint else state
+    files = [path for path in place.rglob("*.arrow") if not ({"inputs", "inputs.arrow"} & {*path.parts})]
+    assert files
+    for path in files:
+        path.unlink()
+    go_on = {"from_snapshot": place} if from_savepoint else {}
+    where = tmp_path / "other" if from_savepoint else state
+    with ps.run_local(wide(tmp_path / "out"), checkpoints=ps.Checkpoints(where, every="40ms"), **go_on) as job:
+        with pytest.raises(DamagedFileError, match=r"the state file .*\.arrow is gone") as raised:
+            job.wait(PATIENCE)
+        assert job.status().restarts == 0
+    assert "restore that file from a copy" in raised.value.remedy
+    assert ("another savepoint" in raised.value.remedy) is from_savepoint
+
+
+def wide(output: Path) -> ps.Flow:
+    """A flow whose state takes files of its own."""
+    flow = ps.Flow("wide", lanes=4)
+    splits = [pa.table({"key": pa.array(range(first, first + 1000))}) for first in range(0, 400_000, 1000)]
+    rows = flow.from_tables(splits, name="numbers", rate=100_000.0)
+    rows.aggregate(["key"], n=("key", "count"), name="totals").write_parquet(output, name="out")
+    return flow
+
+
 def refusal(folder: Path) -> DamagedFileError | None:
     checkpoints = ps.Checkpoints(folder / "state", every="40ms", max_restarts=1)
     try:

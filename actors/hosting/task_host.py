@@ -77,6 +77,7 @@ from ..protocol.messages import (
     answer,
 )
 from ..protocol.translate import failure_of
+from ..storage.damage import START_ELSEWHERE
 from ..storage.local_copies import LocalCopies
 from ..storage.snapshots import SnapshotFiles
 from ..transport.protocol import BrokenLink, Transport
@@ -148,7 +149,9 @@ class TaskFiles:
             return
 
         def work() -> None:
-            snapshots = SnapshotFiles(command.root, self._plan.name) if command.root else self._snapshots
+            snapshots = self._snapshots
+            if command.root:
+                snapshots = SnapshotFiles(command.root, self._plan.name, way_on=START_ELSEWHERE)
             try:
                 done(self._restored(command, snapshots))
             except Exception as error:

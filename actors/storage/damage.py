@@ -14,6 +14,8 @@ from ...engine.integrity.checksums import digest
 FROM_A_COPY = "restore that file from a copy"
 GO_ON = f"{FROM_A_COPY}, or start with an empty checkpoint folder from a savepoint (from_snapshot=)"
 """For what belongs to a checkpoint."""
+START_ELSEWHERE = f"{FROM_A_COPY}, or start from another savepoint or checkpoint"
+"""For what belongs to the snapshot that a job starts from."""
 
 
 def unreadable(place: str, error: Exception, way_on: str) -> StorageError:

@@ -34,7 +34,7 @@ from threading import Lock
 import pyarrow as pa
 from pyarrow import ipc
 
-from ...engine.core.errors import StorageError
+from ...engine.core.errors import DamagedFileError, StorageError
 from ...engine.core.identity import Attempt, CheckpointId, Holds, StateHandle, TaskId
 from ...engine.core.union_buffers import whole_union_table
 from ...engine.exchange.flight import Flight
@@ -67,11 +67,17 @@ class _LastWrite:
 
 class SnapshotFiles:
     """Writes, reads and deletes the state files of ``job``. Safe to use from several threads. ``inline``: rule 2;
-    ``copies``: rule 9."""
+    ``copies``: rule 9; ``way_on``: what helps whoever misses a file or finds it damaged."""
 
     def __init__(
-        self, folder_url: str, job: str, inline: int = INLINE_BYTES, copies: LocalCopies | None = None
+        self,
+        folder_url: str,
+        job: str,
+        inline: int = INLINE_BYTES,
+        copies: LocalCopies | None = None,
+        way_on: str = GO_ON,
     ) -> None:
+        self._way_on = way_on
         self._copies = copies
         self._url = absolute(folder_url)
         self._filesystem, folder = resolve(self._url)
@@ -263,14 +269,14 @@ class SnapshotFiles:
         copy = self._copy(handle)
         data = pa.py_buffer(handle.inline) if handle.inline else copy or self._part(handle)
         place = f"the state file {self._inside(handle.location)}" if handle.location else "a state in the log"
-        check_bytes(place, data, handle.bytes, handle.digest, GO_ON)
+        check_bytes(place, data, handle.bytes, handle.digest, self._way_on)
         if self._copies is not None and copy is None and handle.location:
             self._copies.fetched(handle, data)
         try:
             with ipc.open_file(data) as reader:
                 return whole_union_table(reader.read_all())
         except (OSError, pa.ArrowInvalid) as error:
-            raise unreadable(place, error, GO_ON) from error
+            raise unreadable(place, error, self._way_on) from error
 
     def _copy(self, handle: StateHandle) -> pa.Buffer | None:
         return None if self._copies is None or not handle.location else self._copies.read(handle)
@@ -286,19 +292,27 @@ class SnapshotFiles:
             data = file.read_buffer()
         for part in parts:
             piece = data[part.offset : part.offset + part.bytes]
-            check_bytes(f"the state file {self._inside(location)}", piece, part.bytes, part.digest, GO_ON)
+            check_bytes(f"the state file {self._inside(location)}", piece, part.bytes, part.digest, self._way_on)
         return data
 
     @contextmanager
     def _opened(self, location: str) -> Iterator[pa.NativeFile]:
         path = self._inside(location)
         try:
-            with self._filesystem.open_input_file(path) as file:
+            with self._found(path) as file:
                 yield file
-        except FileNotFoundError as error:
-            raise StorageError(f"the state file {path} is gone", GO_ON) from error
         except OSError as error:
             raise storage_error("read the state file", path, error) from error
+
+    def _found(self, path: str) -> pa.NativeFile:
+        """The file. One that is gone comes back no more often than one that is damaged is mended, so this is final;
+        folders that several machines share may show it late, so it is looked for again."""
+        with suppress(FileNotFoundError):
+            return self._filesystem.open_input_file(path)
+        try:
+            return self._filesystem.open_input_file(path)
+        except FileNotFoundError as error:
+            raise DamagedFileError(f"the state file {path} is gone", self._way_on) from error
 
     def delete(self, handles: Iterable[StateHandle]) -> None:
         """Delete the files; those that are gone already do not matter."""

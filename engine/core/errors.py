@@ -126,7 +126,7 @@ class StorageError(PenstockError):
 
 
 class DamagedFileError(StorageError):
-    """A stored file holds other bytes than those that were written: reading it again would not help."""
+    """A stored file is gone, or holds other bytes than those that were written: reading it again would not help."""
 
     domain = Domain.USER
 

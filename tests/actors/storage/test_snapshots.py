@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,7 +11,7 @@ from pyarrow import feather
 
 from penstock.actors.storage.snapshots import SnapshotFiles
 from penstock.actors.storage.state_file import INLINE_BYTES
-from penstock.engine.core.errors import StorageError
+from penstock.engine.core.errors import DamagedFileError, StorageError
 from penstock.engine.core.identity import Attempt, CheckpointId, StateHandle, TaskId
 from penstock.engine.exchange.flight import Flight
 from support.small_disk import KINDS, small_disk
@@ -203,8 +204,22 @@ def test_deleted_files_are_gone_and_deleting_again_does_no_harm(snapshots: Snaps
     for _ in range(2):
         snapshots.delete(handles[:1])
     assert len(files_below(tmp_path)) == 0
-    with pytest.raises(StorageError, match=f"{handles[0].location} is gone"):
+    with pytest.raises(DamagedFileError, match=f"{handles[0].location} is gone"):
         snapshots.read(handles)
+
+
+def test_file_that_a_folder_shows_late_is_found(snapshots: SnapshotFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1)})
+    filesystem, misses = snapshots._filesystem, [FileNotFoundError()]
+
+    class Late:
+        def open_input_file(self, path: str) -> Any:
+            if misses:
+                raise misses.pop()
+            return filesystem.open_input_file(path)
+
+    monkeypatch.setattr(snapshots, "_filesystem", Late())
+    assert snapshots.read(handles)["read"].equals(lanes(1))
 
 
 def test_damaged_file_is_named(snapshots: SnapshotFiles, tmp_path: Path) -> None:
