@@ -1,4 +1,5 @@
-"""A snapshot of another flow: what was in flight goes on where it can, and is missed nowhere.
+"""A snapshot of another flow, or of another plan of the flow: what was in flight goes on where it can, and is missed
+nowhere.
 
 Rules:
 
@@ -9,6 +10,8 @@ Rules:
    empty is no reason.
 3. Flights are of subtasks: the parallelism must be that of the snapshot wherever something goes on. At another one the
    job first goes on there (``actors/client/moving.py``).
+4. The newest checkpoint of a job's own folder may be of another plan of the same flow: another version of Penstock has
+   made it. It is compared in the same way, and the coordinator told the shape of which it may go on (``former_shape``).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from ...engine.core.errors import ConfigurationError
 from ...engine.plan.plan import JobPlan
 from ...engine.runtime.driver_shape import shapes_of
 from ...engine.runtime.places import PLACES, fitted
+from ..storage.damage import START_ELSEWHERE
 from ..storage.snapshots import SnapshotFiles
 
 _MOST = 5
@@ -33,15 +37,35 @@ def in_changed_flow(manifest: Manifest, root: str, plan: JobPlan, graph: Executi
         return manifest
     stranded = _stranded(manifest, root, plan)
     if stranded:
-        held = [f"{rows:,} rows at {where}" if rows else f"an end at {where}" for where, rows in stranded.items()]
-        more = f", and at {len(held) - _MOST} other places" if len(held) > _MOST else ""
         raise ConfigurationError(
-            f"the snapshot in {root} holds what was in flight where the flow has changed: "
-            f"{', '.join(held[:_MOST])}{more}",
+            f"the snapshot in {root} holds what was in flight where the flow has changed: {_in_words(stranded)}",
             "run the flow as it was and take the savepoint with aligned=True: it has nothing in flight, and fits every "
             "flow that knows its operators; or leave these parts of the flow as they were",
         )
     return manifest if same else adopted(graph, manifest)
+
+
+def former_shape(manifest: Manifest, root: str, plan: JobPlan, graph: ExecutionGraph) -> str:
+    """The shape of another plan of this flow in which the newest checkpoint was taken, and with which this plan can go
+    on; empty: of none. Raises ConfigurationError if something in flight has no place in this one (rule 4)."""
+    ours = manifest.fingerprint == plan.fingerprint and _at_its_parallelism(manifest, graph)
+    if not ours or fits(graph, manifest):
+        return ""
+    stranded = _stranded(manifest, root, plan)
+    if stranded:
+        raise ConfigurationError(
+            f"the newest checkpoint of the job in {root} holds what was in flight where this version of Penstock plans "
+            f"the flow differently: {_in_words(stranded)}",
+            "run it with the version that it ran with and take a savepoint with aligned=True, which has nothing in "
+            "flight; then start from it with an empty checkpoint folder (from_snapshot=)",
+        )
+    return manifest.shape
+
+
+def _in_words(stranded: dict[str, int]) -> str:
+    held = [f"{rows:,} rows at {where}" if rows else f"an end at {where}" for where, rows in stranded.items()]
+    more = f", and at {len(held) - _MOST} other places" if len(held) > _MOST else ""
+    return f"{', '.join(held[:_MOST])}{more}"
 
 
 def _at_its_parallelism(manifest: Manifest, graph: ExecutionGraph) -> bool:
@@ -56,7 +80,7 @@ def _at_its_parallelism(manifest: Manifest, graph: ExecutionGraph) -> bool:
 
 def _stranded(manifest: Manifest, root: str, plan: JobPlan) -> dict[str, int]:
     """Rows in flight that have no place, by where they are; none: only other elements are there."""
-    files = SnapshotFiles(root, plan.name)
+    files = SnapshotFiles(root, plan.name, way_on=START_ELSEWHERE)
     shapes = {name: shapes_of(plan, stage) for name, stage in plan.stages.items()}
     living = {part.name for drivers in shapes.values() for shape in drivers.values() for part in shape.operators}
     found: dict[str, int] = {}

@@ -52,7 +52,7 @@ from ..feed.models import NO_CHECKPOINT, ModelRecord, has_seen_all, pin_name, pi
 from ..protocol.translate import error_of, execution_graph
 from ..storage.log import create_entry_in, read_log_in
 from ..storage.stores import may_hold_log
-from .changed_flow import in_changed_flow
+from .changed_flow import former_shape, in_changed_flow
 from .more_epochs import snapshot_for_more_epochs
 from .ownership import check_stores, compare_outputs, examine_outputs, outputs_of
 from .place import Place, Resume, check_resume
@@ -346,6 +346,10 @@ def begin_in(
     if start is not None:
         ancestors = (*start.manifest.ancestors, start.manifest.uuid)
     claims = [entry.owner for entry in entries if isinstance(entry, ClaimEntry)]
+    latest = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
+    if goes_on and latest is not None:
+        shape = former_shape(latest, latest.root or folder, plan, execution_graph(plan))
+        plan = replace(plan, former_shape=shape)
     examine_outputs(plan, JobIdentity(plan.uuid, ancestors=ancestors), claims, folder, take_over)
     check_stores(plan, folder)
     return Beginning(plan, start, resumes)

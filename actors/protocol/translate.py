@@ -44,6 +44,7 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
         broadcasts=plan.broadcasts,
         cuts=not plan.fed,  # where split sets are fed, checkpoints stand between windows, and nothing is in flight
         shape=_shape(plan),
+        former_shape=plan.former_shape,
         round_rows=plan.round_rows,
         epochs=1 if plan.epochs is None else plan.epochs.count,
     )

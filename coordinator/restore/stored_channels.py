@@ -44,7 +44,8 @@ def fits(graph: ExecutionGraph, manifest: Manifest) -> bool:
     if not flights(manifest):
         return True
     movable = graph.movable if manifest.shape == graph.shape else ()
-    return manifest.shape in (graph.shape, _adopted(graph)) and all(
+    former = (graph.former_shape,) if graph.former_shape else ()
+    return manifest.shape in (graph.shape, _adopted(graph), *former) and all(
         vertex in movable or manifest.parallelism.get(vertex, size) == size
         for vertex, size in graph.parallelism.items()
     )
