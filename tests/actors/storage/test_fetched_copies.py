@@ -5,13 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+from penstock.actors.storage import local_copies
 from penstock.actors.storage.local_copies import LocalCopies
 from penstock.actors.storage.snapshots import SnapshotFiles
 from penstock.engine.core.identity import Attempt, CheckpointId, StateHandle, TaskId
 
 TASK, ATTEMPT = TaskId("sum", 0), Attempt(1, 1)
 TABLE = pa.table({"n": list(range(10_000))})
+
+
+@pytest.fixture(autouse=True)
+def _room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However full the disk is that the tests run on."""
+    monkeypatch.setattr(local_copies, "_FREE_SHARE", 0.0)
 
 
 def machine(folder: Path, name: str) -> tuple[SnapshotFiles, LocalCopies]:

@@ -53,6 +53,12 @@ class Machine:
         return sorted(path for path in self.place.rglob("*") if path.is_file())
 
 
+@pytest.fixture(autouse=True)
+def _room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However full the disk is that the tests run on."""
+    monkeypatch.setattr(local_copies, "_FREE_SHARE", 0.0)
+
+
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
@@ -254,9 +260,11 @@ def test_last_process_leaves_nothing(machine: Machine) -> None:
 def test_killed_processes_leave_copies_to_the_next_of_the_job_and_any_other_job_removes_them(machine: Machine) -> None:
     script = """
         import os, signal, sys
+        from penstock.actors.storage import local_copies
         from penstock.actors.storage.local_copies import LocalCopies
         from penstock.engine.core.identity import CheckpointId, StateHandle
         from penstock.engine.integrity.checksums import digest
+        local_copies._FREE_SHARE = 0.0
         copies = LocalCopies("job", sys.argv[1])
         copies.keep(CheckpointId(1, 1), StateHandle("read", "j/state/t-00000/f", 4, 1, digest=digest(b"rows")), b"rows")
         os.kill(os.getpid(), signal.SIGKILL)
