@@ -277,7 +277,7 @@ def test_lost_frame_fails_the_attempt_with_a_retry(host: TaskHost, recorder: Rec
 def test_state_that_cannot_be_read_fails_the_attempt(host: TaskHost, recorder: Recorder) -> None:
     host.post(deployment(FIRST, (StateHandle("parquet-sink-1", "gather/state/none.arrow", 1, 1),)))
     failed = recorder.next_of(TaskFailed)
-    assert failed.failure.kind == "StorageError"
+    assert (failed.failure.kind, failed.failure.retry) == ("DamagedFileError", False)
     host.post(deployment(SECOND))
     assert recorder.next_of(TaskDeployed).attempt == SECOND
 
