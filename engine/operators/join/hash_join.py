@@ -32,7 +32,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -138,7 +138,15 @@ class Built:
 class RunningHashJoin(Stateless):
     """See the module's rules."""
 
-    def __init__(self, config: HashJoin, inputs: Sequence[pa.Schema], context: OperatorContext) -> None:
+    def __init__(
+        self,
+        config: HashJoin,
+        inputs: Sequence[pa.Schema],
+        context: OperatorContext,
+        stored_as: Callable[[pa.Table], pa.Table] | None = None,
+    ) -> None:
+        """``stored_as``: what else a state says of its rows."""
+        self._stored_as = stored_as or _as_it_is
         self._keys = config.keys
         self._inputs = inputs
         shape, bound = config.shape(inputs), Bound(context.output_rows, context.output_bytes)
@@ -472,14 +480,18 @@ class RunningHashJoin(Stateless):
         columns |= _noted(rows, port, matched, open_round)
         for number, schema in enumerate(self._inputs):
             columns[NAMES[number]] = table.column("row") if number == port else pa.nulls(rows, row_type(schema))
-        return pa.table(columns)
+        return self._stored_as(pa.table(columns))
 
     def _open_round(self) -> pa.Table:
         """Rows of neither side."""
         lanes = pa.array(np.array(self._lanes, dtype=np.int32))
         rounds = pa.array(np.zeros(len(lanes), dtype=np.int64))
         noted = _noted(len(lanes), NEITHER, np.zeros(len(lanes), dtype=bool), self._next_right)
-        return pa.table({LANE: lanes, "round": rounds} | noted)
+        return self._stored_as(pa.table({LANE: lanes, "round": rounds} | noted))
+
+
+def _as_it_is(table: pa.Table) -> pa.Table:
+    return table
 
 
 def _is_of(table: pa.Table | None, schema: pa.Schema, port: int) -> bool:

@@ -6,7 +6,8 @@ Rules:
    ``Regroup`` behind the join takes it away): left rows that wait for the right side come out under one lane.
 2. The right side is the same in every subtask. Each stores all of it, under the lane ``EVERYWHERE``, which belongs to
    all subtasks of whatever parallelism, and with its number (``copy``). So whichever files a subtask is restored from,
-   there is a whole copy among them; it takes the one with the smallest number.
+   there is a whole copy among them; it takes the one with the smallest number. Of both sides a checkpoint writes the
+   rows that have come since the last one, as any hash join's.
 3. Only join types that give no right rows of their own: the others would give them once per subtask.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -25,6 +27,7 @@ from ...core.operator import EVERYWHERE, LANE, OperatorContext, Output, Stateles
 from ...core.schemas import check_inputs
 from ...core.traits import Columns, Multiplicity, Traits, all_kept
 from ...plan.partitioning import PART, wire_schema
+from ...state.change_log import Changes
 from .hash_join import HashJoin, RunningHashJoin
 from .join_shape import RIGHT
 
@@ -98,8 +101,10 @@ class ReplicatedJoin:
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningReplicatedJoin:
         """A running join with the rows of ``restored``."""
-        mine = None if restored is None else _with_one_copy(restored, context.lanes.start)
-        return RunningReplicatedJoin(self, self.join.build(context, inputs, mine), inputs, context)
+        join = RunningHashJoin(self.join, inputs, context, partial(_everywhere, context.task.subtask))
+        if restored is not None:
+            join.restore(_with_one_copy(restored, context.lanes.start), context.stored)
+        return RunningReplicatedJoin(self, join, inputs, context)
 
     def describe(self) -> str:
         """The join, and that its right side is there everywhere."""
@@ -107,7 +112,7 @@ class ReplicatedJoin:
 
 
 class RunningReplicatedJoin:
-    """Passes everything on to the join, and keeps its state to what no other subtask stores."""
+    """Passes everything on to the join."""
 
     def __init__(
         self, config: ReplicatedJoin, join: RunningHashJoin, inputs: Sequence[pa.Schema], context: OperatorContext
@@ -117,7 +122,6 @@ class RunningReplicatedJoin:
         self.read_first = join.read_first
         self._schema = config.output_schema(inputs)
         self._lane = context.lanes.start
-        self._subtask = context.task.subtask
 
     def process(self, port: int, batch: Batch, out: Output) -> Steps:
         """Let the join take it; right rows under a lane of this subtask."""
@@ -159,13 +163,11 @@ class RunningReplicatedJoin:
 
     def snapshot(self) -> pa.Table | None:
         """The join's; the right rows belong to everybody."""
-        table = self._join.snapshot()
-        if table is None:
-            return None
-        is_right = pc.equal(table.column("port"), RIGHT)
-        lanes = pc.if_else(is_right, pa.scalar(EVERYWHERE, pa.int32()), table.column(LANE))
-        copies = pa.array(np.full(table.num_rows, self._subtask, dtype=np.int32))
-        return table.set_column(table.schema.get_field_index(LANE), LANE, lanes).append_column("copy", copies)
+        return self._join.snapshot()
+
+    def changes(self) -> pa.Table | Changes | None:
+        """The same, where it may be in parts."""
+        return self._join.changes()
 
     def close(self) -> None:
         """Close the join."""
@@ -183,6 +185,14 @@ class _PartLast:
 
     def emit(self, batch: Batch) -> None:
         self._out.emit(Batch(batch.records.select(self._schema.names), batch.tag))
+
+
+def _everywhere(subtask: int, table: pa.Table) -> pa.Table:
+    """Rows of a state, of which the right ones belong to everybody."""
+    is_right = pc.equal(table.column("port"), RIGHT)
+    lanes = pc.if_else(is_right, pa.scalar(EVERYWHERE, pa.int32()), table.column(LANE))
+    copies = pa.array(np.full(table.num_rows, subtask, dtype=np.int32))
+    return table.set_column(table.schema.get_field_index(LANE), LANE, lanes).append_column("copy", copies)
 
 
 def _with_one_copy(table: pa.Table, lane: int) -> pa.Table:

@@ -21,12 +21,14 @@ from penstock.coordinator.model.commands import CopySavepoint, StoreSavepoint
 from penstock.coordinator.model.manifest import Manifest, Pinned, TaskState, Unpinned, decode, encode
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.identity import Attempt, CheckpointId, StateHandle, TaskId
-from penstock.engine.core.operator import LANE, OperatorConfig, exhaust
+from penstock.engine.core.operator import EVERYWHERE, LANE, OperatorConfig, exhaust
 from penstock.engine.exchange.flight import Flight
 from penstock.engine.operators import Aggregate, Distinct, HashAggregate, HashJoin, MarkDistinct
 from penstock.engine.operators.aggregate import hash_aggregate, seen_state
 from penstock.engine.operators.aggregate.aggregates import Step
 from penstock.engine.operators.join import hash_join
+from penstock.engine.operators.join.replicated_join import ReplicatedJoin
+from penstock.engine.plan.partitioning import wire_schema
 from penstock.engine.state.change_log import MOST_CHANGES, ChangeLog, Changes, StatePart, let_go
 from penstock.engine.state.memory import TaskMemory
 from support.operator_harness import context
@@ -45,6 +47,7 @@ KINDS: dict[str, OperatorConfig] = {
     "distinct in lanes": Distinct(("k",), per_lane=True),
     "marked": MarkDistinct(("k", "v"), "new", (("odd", "new_odd"),)),
     **{f"{how} join": HashJoin(("k",), how) for how in ("inner", "full", "right semi")},
+    **{f"{how} join of copies": ReplicatedJoin(HashJoin(("k",), how)) for how in ("inner", "left")},
 }
 
 
@@ -66,7 +69,8 @@ class World:
         self.folder = folder
         self.chance = random.Random(seed)
         self.config = KINDS[kind]
-        self.ports = 2 if isinstance(self.config, HashJoin) else 1
+        self.ports = 2 if isinstance(self.config, HashJoin | ReplicatedJoin) else 1
+        self.inputs = [wire_schema(SCHEMA) if isinstance(self.config, ReplicatedJoin) else SCHEMA, SCHEMA][: self.ports]
         self.budget = self.chance.choice([None, 6_000])
         self.inline, self.keys = [0, 4096], 60
         #: rows at once; with few of them states are given whole at one time and in parts at another
@@ -97,7 +101,7 @@ class World:
             tables, parts = self.files.restored(TASK, latest.checkpoint, attempt, latest.tasks[0].state)
         memory, stored = TaskMemory(self.budget).account("operator"), parts.get("count", ())
         where = dataclasses.replace(context(), memory=memory, stored=stored)
-        self.operator = self.config.build(where, [SCHEMA] * self.ports, tables.get("count"))
+        self.operator = self.config.build(where, self.inputs, tables.get("count"))
         for part in stored:
             part.let_go()
 
@@ -107,8 +111,10 @@ class World:
         values = [self.chance.choice([None, self.chance.randrange(-9, 9)]) for _ in range(size)]
         odd = [self.chance.choice([None, True, False]) for _ in range(size)]
         columns = [pa.array(keys, pa.string()), pa.array(values, pa.int64()), pa.array(odd)]
-        records = pa.record_batch(columns, schema=SCHEMA)
         port = self.chance.choice([port for port in range(self.ports) if port not in self.ended])
+        part = [pa.array([self.lane] * size, pa.uint16())]
+        columns += part[: len(self.inputs[port]) - len(columns)]
+        records = pa.record_batch(columns, schema=self.inputs[port])
         exhaust(self.operator.process(port, Batch(records, Tag(self.round, self.lane, self.rows)), Nowhere()))
         self.rows += 1
 
@@ -206,9 +212,10 @@ class World:
         found = []
         for subtask, parallelism in ((0, 1), (0, 2), (1, 2)):
             where = context(subtask, parallelism)
-            mine = None if state is None else state.filter(pc.is_in(pc.field(LANE), pa.array(where.lanes, pa.int32())))
+            lanes = pa.array([EVERYWHERE, *where.lanes], pa.int32())
+            mine = None if state is None else state.filter(pc.is_in(pc.field(LANE), lanes))
             restored = mine if mine is not None and mine.num_rows else None
-            found.append(rows_of(self.config.build(where, [SCHEMA] * self.ports, restored).snapshot()))
+            found.append(rows_of(self.config.build(where, self.inputs, restored).snapshot()))
         return found
 
 
