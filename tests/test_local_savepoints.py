@@ -513,11 +513,12 @@ def test_savepoint_in_an_output_is_refused_and_the_job_goes_on(tmp_path, undistu
 
 
 def test_savepoint_that_cannot_be_written_is_told_and_the_job_goes_on(tmp_path, undisturbed):
-    job = started(tmp_path)
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StorageError, match="write a savepoint into"):
-        job.savepoint(tmp_path / "file" / "mine", PATIENCE)
-    job.wait(PATIENCE)
+    with started(tmp_path, rate=PACE / 10) as job:  # far from its end, however busy the machine is
+        with pytest.raises(StorageError, match="write a savepoint into"):
+            job.savepoint(tmp_path / "file" / "mine", PATIENCE)
+        job.checkpoint(PATIENCE)
+    ps.run_local(flow(tmp_path / "out"), parallelism=2, checkpoints=every(tmp_path / "a")).wait(PATIENCE)
     assert read(tmp_path / "out") == undisturbed
 
 
