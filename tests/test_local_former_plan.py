@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,12 @@ PATIENCE = 60.0
 ROWS = 1_500
 
 
-def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
-    time.sleep(0.02)
+CALLED, OPENED = threading.Event(), threading.Event()
+
+
+def held(batch: pa.RecordBatch) -> pa.RecordBatch:
+    CALLED.set()
+    assert OPENED.wait(PATIENCE)
     return batch
 
 
@@ -31,17 +35,19 @@ def flow_into(out: Path) -> ps.Flow:
     flow = ps.Flow("plans", lanes=4)
     parts = [pa.table({"x": range(first, first + 10)}) for first in range(0, ROWS, 10)]
     rows = flow.from_tables(parts, name="rows").partition_by("x", name="by-x")
-    rows.map_batches(slow, schema=pa.schema({"x": pa.int64()}), batch_size=10, name="slow").gather().write_parquet(out)
+    rows.map_batches(held, schema=pa.schema({"x": pa.int64()}), batch_size=10, name="held").gather().write_parquet(out)
     return flow
 
 
 def killed(folder: Path) -> None:
-    """A job that was broken off with rows in flight, behind its exchange."""
+    """A job that was broken off while a function had rows, far from its end."""
+    CALLED.clear()
+    OPENED.clear()
     checkpoints = ps.Checkpoints(folder / "state", every=None)
-    with ps.run_local(flow_into(folder / "out"), parallelism=2, checkpoints=checkpoints) as job:
-        job.wait_until(lambda status: status.state == "running", PATIENCE)
-        time.sleep(0.3)
+    with ps.run_local(flow_into(folder / "out"), parallelism=2, checkpoints=checkpoints, rate=100) as job:
+        assert CALLED.wait(PATIENCE)
         job.checkpoint(PATIENCE)
+        OPENED.set()
     entries = read_log_in(str(folder / "state"), "plans")
     newest = [entry for entry in entries if isinstance(entry, Manifest)][-1]
     assert flights(newest)
@@ -72,6 +78,6 @@ def test_job_is_refused_where_rows_are_in_flight_that_have_no_place(
         killed(tmp_path)
     with pytest.raises(ConfigurationError, match="in flight where this version of Penstock plans") as raised:
         go_on(tmp_path)
-    assert "'by-x'" in raised.value.message
+    assert " rows at " in raised.value.message
     assert "with the version that it ran with" in raised.value.remedy
     assert "aligned=True" in raised.value.remedy
