@@ -22,6 +22,10 @@ def is_worker() -> bool:
 
 
 def start_lean() -> None:
-    """Have pyarrow's memory in small pages, and leave what was imported before alone. What the user has said stays."""
+    """Have pyarrow's memory in small pages, leave what was imported before alone, and let pyarrow have its first look
+    at values now (``lazy_pandas``): Ray hands it some. What the user has said stays."""
     use_small_pages()
     gc.freeze()
+    from ...engine.arrow.lazy_pandas import look_without_pandas
+
+    look_without_pandas()
