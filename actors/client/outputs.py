@@ -88,12 +88,12 @@ class Output:
 
     def to_spark(self, spark: Any) -> Any:
         """A DataFrame of ``spark``, any session (see ``ps.spark.read``)."""
+        self._refuse_folders("Spark", "spark.read.parquet")
         from ..spark.results import files_to_spark, table_to_spark
 
         if self.collected is not None:
             return table_to_spark(spark, self.collected)
         files = self.files()
-        self._refuse_folders("Spark", "spark.read.parquet")
         if not files:
             return table_to_spark(spark, self._known_schema().empty_table())
         filesystem, folder = resolve(absolute(str(self.path)))
@@ -107,9 +107,9 @@ class Output:
 
     def to_ray_dataset(self) -> Any:
         """A ``ray.data.Dataset``, on the cluster that this process is connected to."""
+        self._refuse_folders("Ray", "ray.data.read_parquet")
         from ..spark.ray_datasets import files_to_dataset, table_to_dataset
 
-        self._refuse_folders("Ray", "ray.data.read_parquet")
         files = self.files()
         if self.collected is not None or not files:
             return table_to_dataset(self.to_table())

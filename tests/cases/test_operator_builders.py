@@ -79,7 +79,7 @@ def test_keys_have_a_direction_and_a_place_for_nulls() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"aggregates": ["median(v)"]}, {"aggregates": ["sum v"]}, {"step": "merge"}, {"params": {"mode": 1}},
+        {"aggregates": ["mode(v)"]}, {"aggregates": ["sum v"]}, {"step": "merge"}, {"params": {"mode": 1}},
         {"inputs": {"tables": []}}, {"aggregates": ["array_agg(v order by v sideways)"]}, {"unheard_of": 1},
     ],
 )  # fmt: skip
