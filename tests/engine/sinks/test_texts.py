@@ -134,9 +134,10 @@ def test_no_rows(tmp_path: Path, how: str, header: bool) -> None:
     assert (job.audit().sinks[0].visible, job.audit().clean) == (0, True)
 
 
+@pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
 @pytest.mark.parametrize("make", [CsvSink, JsonSink])
-def test_what_was_prepared_is_committed_once_by_anyone(tmp_path: Path, make: type) -> None:
-    config = make(tmp_path, rows_per_file=400)
+def test_what_was_prepared_is_committed_once_by_anyone(tmp_path: Path, make: type, compression: str) -> None:
+    config = make(tmp_path, rows_per_file=400, compression=compression)
     prepared, state = [], None
     for attempt, checkpoint, first in ((1, FIRST, 0), (2, SECOND, 1500)):
         context = OperatorContext("write", TaskId("stage", 0), Attempt(1, attempt), 2, range(8), JOB)
