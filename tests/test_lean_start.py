@@ -9,7 +9,7 @@ import sys
 import pytest
 
 SCRIPT = """
-import math, sys
+import importlib.util, math, sys
 {before}
 import penstock as ps
 ps.Flow, ps.run_local
@@ -18,6 +18,7 @@ assert ("pandas" in sys.modules) is {loaded}
 assert pa.array([1.0, math.nan]).null_count == 0
 if {frames}:
     assert pa.table({{"x": [1.0]}}).to_pandas()["x"].tolist() == [1.0]
+assert importlib.util.find_spec("pandas") is not None  # as libraries do that can go without
 import pandas as pd
 import pandas.testing
 assert pa.array(pd.Series([1.0, math.nan])).null_count == 1, "pyarrow does not know a Series"
