@@ -14,13 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..core.errors import FlowError
+from ..core.errors import DataError, FlowError
 from ..core.schemas import missing_column
 from ..files.partitions import NULL, partitions_of
 from ..kernels.pieces import selected
 
 _KEPT = " !$&'()+,;@~"
 """Besides letters, digits and ``-._``, what stands in a folder's name as it is: nothing of paths, globs and queries."""
+_LONGEST = 255
+"""Characters of a folder's name."""
 WHOLE_SCHEMA = b"penstock:schema"
 """Where a file says which columns its rows have with those of its folders, and in which order."""
 
@@ -31,7 +33,7 @@ def check_by(by: Sequence[str], schema: pa.Schema) -> None:
         if name not in schema.names:
             raise missing_column("partition_by", name, schema)
         type = schema.field(name).type
-        if pa.types.is_nested(type) or pa.types.is_binary(type) or pa.types.is_floating(type):
+        if _has_no_text(type):
             raise FlowError(
                 f"partition_by: column {name!r} has type {type}", "folders have texts, whole numbers or days"
             )
@@ -39,6 +41,8 @@ def check_by(by: Sequence[str], schema: pa.Schema) -> None:
             pc.cast(pc.cast(pa.nulls(0, type), pa.string()), type)
         except pa.ArrowNotImplementedError as error:
             raise FlowError(f"partition_by: column {name!r} has type {type}", "cast it to text before") from error
+        if not name:
+            raise FlowError("partition_by: a column has no name", "rename the column")
         if name.startswith(("_", ".")):
             message = f"partition_by: readers pass over folders whose names begin with {name[0]!r}, as {name!r} does"
             raise FlowError(message, "rename the column")
@@ -46,6 +50,18 @@ def check_by(by: Sequence[str], schema: pa.Schema) -> None:
         raise FlowError("partition_by names a column twice", "name each once")
     if len(by) == len(schema):
         raise FlowError("partition_by names all columns: nothing is left for the files", "leave one of them out")
+
+
+def _has_no_text(type: pa.DataType) -> bool:
+    """Whether values of the type are no text that means the same value everywhere."""
+    types = pa.types
+    if types.is_dictionary(type) or types.is_run_end_encoded(type):
+        return _has_no_text(type.value_type)
+    if isinstance(type, pa.BaseExtensionType):
+        return _has_no_text(type.storage_type)
+    is_bytes = types.is_binary(type) or types.is_large_binary(type) or types.is_fixed_size_binary(type)
+    is_short = types.is_decimal(type) and type.scale < 0  # Parquet has none, not even in a schema
+    return bool(types.is_nested(type) or types.is_floating(type) or is_bytes or is_short)
 
 
 def folders_of(records: pa.RecordBatch, by: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -73,7 +89,14 @@ def folder_name(name: str, value: str | None) -> str:
     else:
         told = quote(value, safe=_KEPT)
         told = told.replace("_", "%5F", 1) if told == NULL else told
-    return f"{quote(name, safe=_KEPT)}={told}"
+    folder = f"{quote(name, safe=_KEPT)}={told}"
+    if len(folder) > _LONGEST:
+        raise DataError(
+            f"partition_by: the folder of rows in which {name!r} is {str(value)[:40]!r}… would have a name of "
+            f"{len(folder)} characters, and file systems have {_LONGEST}",
+            "write by shorter texts: a part of this one, or its hash",
+        )
+    return folder
 
 
 def stored_with(schema: pa.Schema, by: Sequence[str]) -> pa.Schema:

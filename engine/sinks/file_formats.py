@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, fs, parquet
@@ -23,8 +24,7 @@ from .parquet_encoding import dictionary_columns
 
 TextCompression = Literal["none", "gzip", "zstd"]
 _ENDINGS = {"none": "", "gzip": ".gz", "zstd": ".zst"}
-_NOTHING = "Empty CSV file"
-"""What Arrow says of a file without a line."""
+_QUOTE, _LINE = ord('"'), ord("\n")
 _PIECE = 1 << 20
 _JSON_ROWS = 8 * 1024
 """Rows that are Python's objects at a time."""
@@ -120,6 +120,12 @@ class CsvFormat:
     def check(self, field: pa.Field) -> None:
         if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
             raise pa.ArrowNotImplementedError("bytes are no text")
+        if not _is_quoted(field.type) and (self.delimiter.isalnum() or self.delimiter in _within(field.type)):
+            raise FlowError(
+                f"delimiter is {self.delimiter!r}, and values of column {field.name!r} ({field.type}), which stand "
+                "without quotes, may have it within them",
+                "give another one, or cast the column to text",
+            )
         csv.write_csv(pa.table({field.name: pa.nulls(1, field.type)}), pa.BufferOutputStream())
 
     @property
@@ -127,18 +133,15 @@ class CsvFormat:
         return f", between {self.delimiter!r}" * (self.delimiter != ",") + ", without names" * (not self.header)
 
     def rows(self, filesystem: fs.FileSystem, folder: str, name: str) -> int:
-        read = csv.ReadOptions(use_threads=False, autogenerate_column_names=not self.header, block_size=_PIECE)
-        parse = csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
+        found, quotes, is_open = 0, 0, False
         with filesystem.open_input_stream(f"{folder}/{name}") as stream:
-            # no type fits all values that come later, so none is converted
-            convert = csv.ConvertOptions(include_columns=["no such column"], include_missing_columns=True)
-            try:
-                with csv.open_csv(stream, read, parse, convert) as reader:
-                    return sum(records.num_rows for records in reader)
-            except pa.ArrowInvalid as error:
-                if str(error) != _NOTHING:
-                    raise
-                return 0
+            while piece := stream.read(_PIECE):
+                values = np.frombuffer(piece, np.uint8)
+                places, ends = np.flatnonzero(values == _QUOTE), np.flatnonzero(values == _LINE)
+                # a line ends a row where all quotes before it are closed
+                found += int(np.count_nonzero((quotes + np.searchsorted(places, ends)) % 2 == 0))
+                quotes, is_open = quotes + len(places), values[-1] != _LINE
+        return max(0, found + is_open - self.header)
 
     def begin(self, stream: pa.NativeFile, schema: pa.Schema, first: pa.Table) -> FileWriter:
         options = csv.WriteOptions(include_header=self.header, delimiter=self.delimiter)
@@ -202,6 +205,23 @@ class _JsonWriter:
         self._stream.close()
 
 
+def _within(type: pa.DataType) -> str:
+    """Besides letters and digits, what values of the type may have."""
+    kind = type.value_type if pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type) else type
+    return " +-.:" if pa.types.is_temporal(kind) else "+-."
+
+
+def _is_quoted(type: pa.DataType) -> bool:
+    """Whether values of the type stand in quotes in CSV."""
+    kind = type.value_type if pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type) else type
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
+
+
 def _refuse_no_numbers(column: pa.Array, name: str) -> None:
     """Raise DataError where there are values that JSON has no word for."""
     type = column.type
@@ -223,6 +243,8 @@ def _json_type(type: pa.DataType) -> pa.DataType:
     if types.is_temporal(type) and not types.is_duration(type) and not types.is_interval(type):
         return pa.string()
     if types.is_struct(type):
+        if len({each.name for each in type}) < type.num_fields:
+            raise pa.ArrowNotImplementedError("an object has each name once")
         return pa.struct([each.with_type(_json_type(each.type)) for each in type])
     if types.is_list(type) or types.is_large_list(type) or types.is_fixed_size_list(type):
         return pa.list_(type.value_field.with_type(_json_type(type.value_type)))

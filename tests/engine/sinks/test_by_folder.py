@@ -15,7 +15,7 @@ import pytest
 import penstock as ps
 from penstock.actors.client.outputs import Output
 from penstock.engine.core.elements import Batch, Tag
-from penstock.engine.core.errors import ConfigurationError, FlowError
+from penstock.engine.core.errors import ConfigurationError, DataError, FlowError
 from penstock.engine.core.identity import Attempt, CheckpointId, CommitPermit, TaskId
 from penstock.engine.core.operator import OperatorContext
 from penstock.engine.sinks import file_writer
@@ -186,6 +186,30 @@ def test_spark_and_ray_are_sent_to_the_folder(tmp_path: Path) -> None:
         for handed in (given.to_ray_dataset, lambda given=given: given.to_spark(None)):
             with pytest.raises(ConfigurationError, match="has columns that only its folders tell"):
                 handed()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([b"ab"], pa.binary(2)),
+        pa.array([b"ab"], pa.large_binary()),
+        pa.array([b"a"]).dictionary_encode(),
+        pa.array([0.5]).dictionary_encode(),
+        pa.array([b"a" * 16], pa.uuid()),
+        pa.array([None], pa.decimal128(5, -2)),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_types_that_folders_cannot_tell(tmp_path: Path, values: pa.Array) -> None:
+    with pytest.raises(FlowError, match=r"partition_by: column 'k' has type .*"):
+        ps.Flow("f").from_tables(pa.table({"k": values, "x": [1]})).write_parquet(tmp_path, partition_by="k")
+
+
+def test_a_text_that_is_too_long_for_a_folder_is_an_error_at_once(tmp_path: Path) -> None:
+    write(pa.table({"k": ["日" * 28, "a" * 253], "x": [1, 2]}), tmp_path / "fits", "k")
+    for text in ("日" * 29, "a" * 254):
+        with pytest.raises(DataError, match=r"the folder of rows in which 'k' is .* would have a name of"):
+            write(pa.table({"k": [text], "x": [1]}), tmp_path / str(len(text)), "k")
 
 
 def test_null_and_its_word_have_two_folders() -> None:

@@ -204,6 +204,47 @@ def test_options_that_are_none(tmp_path: Path) -> None:
             stream.write_csv(tmp_path / "out", **options)
 
 
+@pytest.mark.parametrize(
+    ("delimiter", "values"),
+    [
+        (" ", pa.array([0], pa.timestamp("s"))),
+        (":", pa.array([0], pa.time32("s"))),
+        ("-", pa.array([0], pa.date32()).dictionary_encode()),
+        ("-", pa.array([-1])),
+        (".", pa.array([0.5])),
+        ("1", pa.array([1])),
+        ("e", pa.array([True])),
+    ],
+    ids=str,
+)
+def test_a_delimiter_that_values_have_within_them(tmp_path: Path, delimiter: str, values: pa.Array) -> None:
+    stream = ps.Flow("f").from_tables(pa.table({"t": ["a"], "x": values}))
+    with pytest.raises(FlowError, match=r"column 'x' .* may have it within them"):
+        stream.write_csv(tmp_path / "out", delimiter=delimiter)
+    texts = stream.cast({"x": pa.string()}) if not pa.types.is_dictionary(values.type) else stream.drop("x")
+    texts.write_csv(tmp_path / "out", delimiter=delimiter)
+
+
+def test_numbers_between_spaces(tmp_path: Path) -> None:
+    write(TABLE.select(["id", "real", "price", "word"]), "write_csv", tmp_path / "out", delimiter=" ")
+    (part,) = (tmp_path / "out").glob("part-*")
+    rows = csv.read_csv(part, parse_options=csv.ParseOptions(delimiter=" ", newlines_in_values=True))
+    assert rows["id"].to_pylist() == TABLE["id"].to_pylist()
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_rows_of_megabytes_are_counted(tmp_path: Path, header: bool) -> None:
+    words = ["x" * 3_000_000, 'line\n"two"\n' * 300_000, "", "\n", '"']
+    job = write(pa.table({"t": words, "n": range(5)}), "write_csv", tmp_path / "out", header=header)
+    assert (job.audit().sinks[0].visible, job.audit().clean) == (5, True)
+
+
+def test_an_object_of_json_has_each_name_once(tmp_path: Path) -> None:
+    twice = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+    with pytest.raises(FlowError, match="which JSON cannot hold: an object has each name once"):
+        ps.Flow("f").from_tables(pa.table({"x": twice})).write_json(tmp_path / "out")
+
+
 def test_a_line_is_one_object(tmp_path: Path) -> None:
     write(NESTED, "write_json", tmp_path / "out")
     (part,) = (tmp_path / "out").glob("part-*")
