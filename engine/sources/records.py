@@ -13,12 +13,14 @@ Rules:
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Self
 
+import msgspec
 import pyarrow as pa
 from pyarrow import json
 
@@ -39,6 +41,9 @@ _FEW_BYTES = 64 * 1024
 _EXPANSION = 10
 """In blocks, what is taken to parse one, and what is made of it."""
 FILES_PER_SPLIT = 64
+_NULL = re.compile(rb"null(?<![:,\[]null)(?<![:,\[] null)")
+"""Where there may be one that is no value of a field."""
+_VALUES = msgspec.json.Decoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +66,32 @@ class JsonParser:
 
 
 def _read_json(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
+    _refuse_what_arrow_takes(data)
     read = json.ReadOptions(use_threads=False, block_size=max(len(data) + 1, 1024))
     parse = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected)
     return json.read_json(pa.BufferReader(data), read, parse)
+
+
+def _refuse_what_arrow_takes(data: bytes) -> None:
+    """Raise ArrowInvalid for what Arrow's reader does not refuse: ``null`` in place of an object, which is a row, or
+    ends the process; and texts that are no UTF-8."""
+    for found in _NULL.finditer(data):
+        begin = data.rfind(b"\n", 0, found.start()) + 1
+        before = data[begin : found.start()].rstrip()
+        if before and (not before.endswith(b"}") or _is_object(data[begin:].partition(b"\n")[0])):
+            continue  # it is in a text, or the value of a field
+        raise pa.ArrowInvalid("JSON parse error: null is no object")
+    try:
+        data.isascii() or data.decode()
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid("JSON parse error: invalid UTF8") from error
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(_VALUES.decode(line), dict)
+    except msgspec.DecodeError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +158,12 @@ class JsonSource(_Files):
     def __post_init__(self) -> None:
         _Files.__post_init__(self)
         object.__setattr__(self, "types", {name: plain_type(type) for name, type in (self.types or {}).items()})
+        for name, type in (self.types or {}).items():
+            try:
+                _read_json(b"{}", pa.schema([(name, _read_as(type))]), "error")
+            except pa.ArrowNotImplementedError as error:
+                remedy = "read it as text, or as what JSON has, and cast it behind"
+                raise ConfigurationError(f"types: JSON has no values of type {type}, as {name!r} is", remedy) from error
 
     @property
     def kind(self) -> str:
@@ -172,7 +206,8 @@ class JsonSource(_Files):
                 if not parts:
                     reason = str(error).partition("\n")[0]
                     message = f"{path} is no file of JSON objects in lines: {reason}"
-                    raise ConfigurationError(message, "write one object in each line") from error
+                    remedy = "write one object in each line" + ", or give types that hold the values" * bool(given)
+                    raise ConfigurationError(message, remedy) from error
                 found = _merged(parts)
         return pa.schema([(each.name, given.get(each.name, each.type)) for each in found])
 

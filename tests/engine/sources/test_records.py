@@ -151,6 +151,33 @@ def kept(read_it, path: Path, types: dict[str, pa.DataType]) -> list[dict[str, o
     return rows
 
 
+@pytest.mark.parametrize("block", [20, 10**6])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "bad", [b"null", b"  null", b"null,", b'{"a": 1} null', b'{"a": 1}null', b'{"a": 1, "t": "\xff"}']
+)
+def test_what_ends_the_process_or_passes_in_arrow_is_a_bad_line(
+    tmp_path: Path, bad: bytes, first: bool, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "BLOCK_BYTES", block)
+    good = [b'{"a": 2, "t": "a null, {} null, null"}', b'{"a": null, "t": null}', '{"a":null,"t":"é"}'.encode()]
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"\n".join([bad, *good] if first else [*good, bad]))
+    with pytest.raises(DataError, match=f"line {1 if first else 4} of .*in.jsonl cannot be read: JSON parse error"):
+        ps.Flow("f").read_json(path).to_arrow()
+    kept = ps.Flow("f").read_json(path, on_error="keep").to_arrow()
+    want = [(2, "a null, {} null, null"), (None, None), (None, "é")]
+    assert told(kept.filter(kept["_error"].is_null()).drop(["_error"])) == want
+    assert kept["_error"].combine_chunks().field("line").drop_null().to_pylist() == [1 if first else 4]
+    assert told(ps.Flow("f").read_json(path, on_error="skip").to_arrow()) == want
+
+
+@pytest.mark.parametrize("type", [pa.map_(pa.string(), pa.int8()), pa.duration("s"), pa.uuid(), pa.float16()], ids=str)
+def test_types_that_json_has_no_values_of(tmp_path: Path, type: pa.DataType) -> None:
+    with pytest.raises(ConfigurationError, match=r"types: JSON has no values of type .*, as 'a' is"):
+        ps.Flow("f").read_json(write_lines(tmp_path / "in.jsonl", [{"a": 1}]), types={"a": type})
+
+
 @pytest.mark.parametrize("block", [40, 10**6])
 def test_bad_rows_of_csv_are_kept_in_their_places(tmp_path: Path, block: int, monkeypatch) -> None:
     monkeypatch.setattr(lines, "BLOCK_BYTES", block)
