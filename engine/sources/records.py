@@ -59,7 +59,11 @@ class JsonParser:
         if not data.strip():
             return self.schema.empty_table()
         read = pa.schema([each.with_type(_read_as(each.type)) for each in self.schema])
-        return _read_json(data, read, "error" if self.is_strict else "ignore").cast(self.schema)
+        found = _read_json(data, read, "error" if self.is_strict else "ignore")
+        if found.num_rows < data.count(b"\n") and found.num_rows < sum(map(bool, map(bytes.strip, data.split(b"\n")))):
+            # blocks are cut between lines, so what is bad would depend on where
+            raise pa.ArrowInvalid("JSON parse error: an object has more than one line")
+        return found.cast(self.schema)
 
     def narrowed(self, columns: Sequence[str]) -> JsonParser:
         return JsonParser(pa.schema([self.schema.field(name) for name in columns]), False)

@@ -172,6 +172,20 @@ def test_what_ends_the_process_or_passes_in_arrow_is_a_bad_line(
     assert told(ps.Flow("f").read_json(path, on_error="skip").to_arrow()) == want
 
 
+@pytest.mark.parametrize("block", [10, 10**6])
+def test_an_object_in_several_lines_is_bad_wherever_blocks_are_cut(
+    tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "BLOCK_BYTES", block)
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"a": 1}\n\n  \n{"a":\n2\n}\n{"a": 3}\n\n{"a": 4}{"a": 5}')
+    with pytest.raises(DataError, match=r"line 4 of .*in.jsonl cannot be read"):
+        ps.Flow("f").read_json(path).to_arrow()
+    kept = ps.Flow("f").read_json(path, on_error="keep").to_arrow()
+    assert kept["a"].drop_null().to_pylist() == [1, 3, 4, 5]
+    assert kept["_error"].combine_chunks().field("line").drop_null().to_pylist() == [4, 5, 6]
+
+
 @pytest.mark.parametrize("type", [pa.map_(pa.string(), pa.int8()), pa.duration("s"), pa.uuid(), pa.float16()], ids=str)
 def test_types_that_json_has_no_values_of(tmp_path: Path, type: pa.DataType) -> None:
     with pytest.raises(ConfigurationError, match=r"types: JSON has no values of type .*, as 'a' is"):
