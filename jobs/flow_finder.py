@@ -15,7 +15,8 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, UnionType
+from typing import Union, get_args, get_origin
 
 from ..engine.core.errors import ConfigurationError, PenstockError, UserCodeError
 from ..engine.files.paths import local_path
@@ -42,6 +43,11 @@ def find_flow(where: str, given: Mapping[str, str] | None = None) -> Flow:
             raise ConfigurationError(f"{where} is no function, so nothing can be given with {', '.join(given)}", _FORM)
     except PenstockError:
         raise
+    except SystemExit as error:
+        raise ConfigurationError(
+            f"{where} ended itself, with sys.exit({error.code!r}), before there was a flow",
+            'the script is imported, not run: put what runs behind `if __name__ == "__main__"`',
+        ) from error
     except Exception as error:
         detail = "".join(traceback.format_exception(error))
         message = f"{where} raised {type(error).__name__}: {error}"
@@ -65,12 +71,20 @@ def _arguments(where: str, function: Callable[..., object], given: Mapping[str, 
 
 
 def _as(parameter: inspect.Parameter | None, name: str, text: str) -> object:
-    kind = _KINDS.get(None if parameter is None else parameter.annotation, str)
+    wanted = str if parameter is None else _type(parameter.annotation)
     try:
-        return kind(text)
+        return _KINDS.get(wanted, str)(text)
     except (KeyError, ValueError):
-        problem = f"--with {name}={text} is no {getattr(parameter, 'annotation', str).__name__}"
+        problem = f"--with {name}={text} is no {getattr(wanted, '__name__', 'value')}"
         raise ConfigurationError(problem, "give a value of that type") from None
+
+
+def _type(annotation: object) -> object:
+    """What an annotation allows besides None."""
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation
+    kinds = [each for each in get_args(annotation) if each is not type(None)]
+    return kinds[0] if len(kinds) == 1 else str
 
 
 _KINDS: Mapping[object, Callable[[str], object]] = {

@@ -81,6 +81,34 @@ def test_flow_of_a_script_is_run_with_the_arguments_of_its_function(folder):
     assert not (folder / "there").exists()
 
 
+OPTIONAL = """
+import penstock as ps
+import pyarrow as pa
+
+def build(rows: int | None = None, whole: bool | None = None, out: str = "out") -> ps.Flow:
+    assert whole in (None, True), whole
+    flow = ps.Flow("optional")
+    flow.from_tables(pa.table({"n": range(rows or 3)})).write_parquet(out)
+    return flow
+"""
+
+
+def test_arguments_that_may_be_none_are_what_else_they_may_be(tmp_path):
+    (tmp_path / "may.py").write_text(OPTIONAL)
+    done = penstock("run", "may.py:build", "--local", "--with", "rows=5", "--with", "whole=true", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert ds.dataset(tmp_path / "out").count_rows() == 5
+    done = penstock("explain", "may.py:build", "--with", "rows=x", cwd=tmp_path)
+    assert (done.returncode, "--with rows=x is no int" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", [("run", "--local"), ("explain",)])
+def test_a_script_that_ends_itself_is_an_error(tmp_path, command):
+    (tmp_path / "ends.py").write_text("import penstock as ps\nflow = ps.Flow('x')\nraise SystemExit(0)\n")
+    done = penstock(command[0], "ends.py:flow", *command[1:], cwd=tmp_path)
+    assert (done.returncode, "ends.py:flow ended itself, with sys.exit(0)" in done.stderr) == (2, True)
+
+
 def test_flow_of_a_script_runs_on_ray(folder):
     done = penstock("run", "mine.py:flow", "--checkpoints", "state", "--parallelism", "1", cwd=folder)
     assert done.returncode == 0, done.stderr
