@@ -7,7 +7,8 @@ Rules:
 2. The right side is the same in every subtask. Each stores all of it, under the lane ``EVERYWHERE``, which belongs to
    all subtasks of whatever parallelism, and with its number (``copy``). So whichever files a subtask is restored from,
    there is a whole copy among them; it takes the one with the smallest number. Of both sides a checkpoint writes the
-   rows that have come since the last one, as any hash join's.
+   rows that have come since the last one, as any hash join's: but not behind parts of another subtask, whose number
+   would stand in a part of its copy.
 3. Only join types that give no right rows of their own: the others would give them once per subtask.
 """
 
@@ -103,7 +104,8 @@ class ReplicatedJoin:
         """A running join with the rows of ``restored``."""
         join = RunningHashJoin(self.join, inputs, context, partial(_everywhere, context.task.subtask))
         if restored is not None:
-            join.restore(_with_one_copy(restored, context.lanes.start), context.stored)
+            mine = set(pc.unique(restored.column("copy")).to_pylist()) == {context.task.subtask}
+            join.restore(_with_one_copy(restored, context.lanes.start), context.stored if mine else ())
         return RunningReplicatedJoin(self, join, inputs, context)
 
     def describe(self) -> str:

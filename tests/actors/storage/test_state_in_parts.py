@@ -345,3 +345,28 @@ def test_a_state_that_is_few_rows_and_then_many_names_no_part_of_before(kind: st
         world.check()
         if world.number == 1:
             world.crash()
+
+
+def test_a_copy_of_another_subtask_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At another parallelism: what came later would have another number, and a restore take one number alone."""
+    monkeypatch.setattr(hash_join, "FEW", 20)
+    config = ReplicatedJoin(HashJoin(("k",), "inner"))
+    inputs = [wire_schema(SCHEMA), SCHEMA]
+
+    def right(first: int, behind: int) -> Batch:
+        keys = pa.array([str(each) for each in range(first, behind)])
+        columns = [keys, pa.nulls(len(keys), pa.int64()), pa.nulls(len(keys), pa.bool_())]
+        return Batch(pa.record_batch(columns, schema=SCHEMA), Tag(0, 0, first))
+
+    old = config.build(context(1, 2), inputs, None)
+    exhaust(old.process(1, right(0, 15), Nowhere()))
+    state = old.changes()
+    assert isinstance(state, pa.Table)
+    where = dataclasses.replace(context(2, 3), stored=(StatePart(lambda: state, state.num_rows),))
+    new = config.build(where, inputs, state)
+    exhaust(new.process(1, right(15, 25), Nowhere()))
+    changes = new.changes()
+    assert isinstance(changes, Changes)
+    again = config.build(context(2, 3), inputs, changes.whole()).snapshot()
+    assert again is not None
+    assert again.num_rows == 25
