@@ -324,7 +324,10 @@ class RunningHashAggregate(Stateless):
         self._memory.hold(0)
 
     def _merge_first(self) -> None:
-        """Merge rows of one piece: more wait if those that have come had to."""
+        """Merge rows of one piece: more wait if those that have come had to. All of them where that costs as much."""
+        if not self._groups.in_place:
+            self._merge()
+            return
         position = self._next - self._rows.rows
         self._groups.absorb(self._rows.take(len(self._config.by), PIECE_BYTES), position)
 

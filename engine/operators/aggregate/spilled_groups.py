@@ -98,6 +98,11 @@ class BoundedGroups:
         return iter(()) if self._made is None else self._made.pieces(bound)
 
     @property
+    def in_place(self) -> bool:
+        """Whether merging rows costs no more the more groups there are (rule 3)."""
+        return self._grouping.in_place
+
+    @property
     def _table(self) -> GroupTable | LaneTables:
         if self._made is None:
             self._made = table_of(self._grouping)

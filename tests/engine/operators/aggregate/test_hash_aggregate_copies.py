@@ -129,3 +129,18 @@ def _batch(world: World, keys: Any) -> Batch:
     values = keys % 100
     columns = [pa.array(keys), pa.array(values), pa.array(values / 7)]
     return Batch(pa.record_batch(columns, schema=SCHEMA), Tag(0, 0, world.number))
+
+
+def test_rows_that_are_merged_at_the_cost_of_the_groups_are_merged_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One piece at a time would cost the groups once for each piece."""
+    monkeypatch.setattr(hash_aggregate, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(spilled_groups, "MERGE_BYTES", 20_000)
+    schema = pa.schema({"k": pa.int64(), "v": pa.string()})
+    operator = HashAggregate(("k",), (Aggregate("most", "v", "max"),)).build(context(), [schema], None)
+    waited = []
+    for number in range(200):
+        columns = [pa.array(range(10)), pa.array([f"a text of number {number}"] * 10)]
+        operator.process(0, Batch(pa.record_batch(columns, schema=schema), Tag(0, 0, number)), Nowhere())
+        waited.append(operator._rows.rows)
+    assert max(waited) > 200
+    assert waited.count(0) > 1, "some stay behind"
