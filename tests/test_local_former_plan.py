@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 import penstock as ps
 from penstock.actors.protocol import translate
 from penstock.actors.storage.log import read_log_in
 from penstock.coordinator.model.manifest import Manifest
-from penstock.coordinator.restore.stored_channels import flights
+from penstock.coordinator.restore.stored_channels import fits, flights, former_of
 from penstock.engine.core.errors import ConfigurationError
+from penstock.engine.core.identity import CheckpointId
+from penstock.engine.planner import stages
+from penstock.engine.planner.pipelines import plan_job
 from penstock.engine.runtime import driver_shape
 
 PATIENCE = 60.0
@@ -81,3 +86,59 @@ def test_job_is_refused_where_rows_are_in_flight_that_have_no_place(
     assert " rows at " in raised.value.message
     assert "with the version that it ran with" in raised.value.remedy
     assert "aligned=True" in raised.value.remedy
+
+
+def test_a_state_is_found_though_its_stage_had_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flow() -> ps.Flow:
+        flow = ps.Flow("plans", lanes=1)
+        parts = [pa.table({"x": range(first, first + 10)}) for first in range(0, ROWS, 10)]
+        flow.from_tables(parts, name="rows").filter(ps.col("x") >= 0).write_parquet(tmp_path / "out")
+        return flow
+
+    def run(**options: Any) -> Any:
+        return ps.run_local(
+            flow(), parallelism=1, checkpoints=ps.Checkpoints(tmp_path / "state", every=None), **options
+        )
+
+    named = stages.LiveGraph._stages
+
+    def renamed(graph: Any) -> list[stages.Stage]:
+        found = list(named(graph))
+        for stage in found:
+            stage.name = f"former {stage.name}"
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stages.LiveGraph, "_stages", renamed)
+        with run(rate=100) as job:
+            while not list((tmp_path / "out").glob("*.parquet")):
+                job.checkpoint(PATIENCE)
+    with run() as job:
+        job.wait(PATIENCE)
+    assert sorted(pq.read_table(tmp_path / "out").column("x").to_pylist()) == list(range(ROWS))
+
+
+def test_job_is_refused_where_a_state_was_of_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state_of = translate._state_of
+    with monkeypatch.context() as patched:
+        patched.setattr(translate, "_shape", lambda plan: "of another version")
+        patched.setattr(translate, "_state_of", lambda *given: tuple("another" for _ in state_of(*given)))
+        killed(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"cannot go on .* holds for '.*' another"):
+        go_on(tmp_path)
+
+
+def test_only_the_checkpoint_that_was_looked_at_is_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former run may make another one before the next run has claimed the job."""
+    with monkeypatch.context() as patched:
+        patched.setattr(translate, "_shape", lambda plan: "of another version")
+        killed(tmp_path)
+    newest = [entry for entry in read_log_in(str(tmp_path / "state"), "plans") if isinstance(entry, Manifest)][-1]
+    graph = dataclasses.replace(
+        translate.execution_graph(plan_job(flow_into(tmp_path / "out"), 2)), former_shape=former_of(newest)
+    )
+    assert fits(graph, newest)
+    behind = CheckpointId(newest.checkpoint.generation, newest.checkpoint.number + 1)
+    assert not fits(graph, structs.replace(newest, checkpoint=behind))

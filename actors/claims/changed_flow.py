@@ -11,14 +11,18 @@ Rules:
 3. Flights are of subtasks: the parallelism must be that of the snapshot wherever something goes on. At another one the
    job first goes on there (``actors/client/moving.py``).
 4. The newest checkpoint of a job's own folder may be of another plan of the same flow: another version of Penstock has
-   made it. It is compared in the same way, and the coordinator told the shape of which it may go on (``former_shape``).
+   made it. It is compared in the same way, its states as those of a snapshot, and the coordinator told the shape and
+   the checkpoint of which it may go on (``former_shape``): an old run may have made another one meanwhile.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...coordinator.model.execution_graph import ExecutionGraph
 from ...coordinator.model.manifest import Manifest
-from ...coordinator.restore.stored_channels import adopted, fits
+from ...coordinator.restore.stored_channels import adopted, fits, former_of
+from ...coordinator.restore.stored_state import Snapshot, check_snapshot
 from ...engine.core.errors import ConfigurationError
 from ...engine.plan.plan import JobPlan
 from ...engine.runtime.driver_shape import shapes_of
@@ -47,11 +51,13 @@ def in_changed_flow(manifest: Manifest, root: str, plan: JobPlan, graph: Executi
 
 def former_shape(manifest: Manifest, root: str, plan: JobPlan, graph: ExecutionGraph) -> str:
     """The shape of another plan of this flow in which the newest checkpoint was taken, and with which this plan can go
-    on; empty: of none. Raises ConfigurationError if something in flight has no place in this one (rule 4)."""
-    ours = manifest.fingerprint == plan.fingerprint and _at_its_parallelism(manifest, graph)
-    if not ours or fits(graph, manifest):
+    on; empty: of none, or nothing is in flight. Raises ConfigurationError if something in flight has no place in this
+    one, or a state is of something else (rule 4)."""
+    fit = fits(graph, manifest)
+    ours = manifest.fingerprint == plan.fingerprint and (fit or _at_its_parallelism(manifest, graph))
+    if not ours or manifest.shape == graph.shape:
         return ""
-    stranded = _stranded(manifest, root, plan)
+    stranded = {} if fit else _stranded(manifest, root, plan)
     if stranded:
         raise ConfigurationError(
             f"the newest checkpoint of the job in {root} holds what was in flight where this version of Penstock plans "
@@ -59,7 +65,15 @@ def former_shape(manifest: Manifest, root: str, plan: JobPlan, graph: ExecutionG
             "run it with the version that it ran with and take a savepoint with aligned=True, which has nothing in "
             "flight; then start from it with an empty checkpoint folder (from_snapshot=)",
         )
-    return manifest.shape
+    former = "" if fit else former_of(manifest)
+    refused = check_snapshot(replace(graph, former_shape=former), Snapshot(manifest, root))
+    if refused is not None:
+        raise ConfigurationError(
+            f"this version of Penstock plans the flow differently, and cannot go on from the newest checkpoint of the "
+            f"job in {root}: {refused.message}",
+            "run it with the version that it ran with, or begin anew in an empty checkpoint folder",
+        )
+    return former
 
 
 def _in_words(stranded: dict[str, int]) -> str:

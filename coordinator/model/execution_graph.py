@@ -86,8 +86,8 @@ class ExecutionGraph:
     ``parts``: into how many the flow divides rows by key, or in turn; 0: not said. ``broadcasts``: the joins by key
     whose right side is broadcast instead. ``cuts``: its tasks cut as a whole, wherever they stand, if they are told to.
     ``shape``: unlike that of any other plan whose tasks could not go on in the middle of what these were doing, at the
-    same parallelism. ``former_shape``: of another plan, with whose newest checkpoint these tasks can go on; empty: of
-    none.
+    same parallelism. ``former_shape``: of another plan and its newest checkpoint, with which these tasks can go on
+    (``restore.stored_channels.former_of``); empty: of none.
     ``round_rows``: rows of a lane's round; 0: not said. ``epochs``: how often the sources are read; 0: not said.
     """
 

@@ -44,8 +44,8 @@ def fits(graph: ExecutionGraph, manifest: Manifest) -> bool:
     if not flights(manifest):
         return True
     movable = graph.movable if manifest.shape == graph.shape else ()
-    former = (graph.former_shape,) if graph.former_shape else ()
-    return manifest.shape in (graph.shape, _adopted(graph), *former) and all(
+    known = manifest.shape in (graph.shape, _adopted(graph)) or former_of(manifest) == graph.former_shape
+    return known and all(
         vertex in movable or manifest.parallelism.get(vertex, size) == size
         for vertex, size in graph.parallelism.items()
     )
@@ -54,6 +54,11 @@ def fits(graph: ExecutionGraph, manifest: Manifest) -> bool:
 def adopted(graph: ExecutionGraph, manifest: Manifest) -> Manifest:
     """A snapshot of another flow, as one that tasks of the graph can go on with at its parallelism."""
     return structs.replace(manifest, shape=_adopted(graph))
+
+
+def former_of(manifest: Manifest) -> str:
+    """The shape of a checkpoint of another plan, and which: nobody has looked at what another one of it holds."""
+    return f"{manifest.shape} at {manifest.checkpoint}"
 
 
 def _adopted(graph: ExecutionGraph) -> str:

@@ -5,12 +5,13 @@ Rules:
 1. At the parallelism of the checkpoint a task gets the files of its own subtask; at another, those of the subtasks
    whose lanes meet its own. Where lanes are not known, all files of the vertex.
 2. Files are found by operator where the graph names operators, so that a stage may be named or cut anew between a
-   snapshot and the job that starts from it. Within a job the vertex is enough.
+   snapshot and the job that starts from it, or by another version of Penstock. Within a plan the vertex is enough.
 3. A snapshot is checked before anything of it is used: it must be of as many lanes, its finished operators must fit the
    graph (``finished_check.py``), and every stored operator must be there, unless the user lets state be left behind.
-4. A vertex that is fully finished is deployed as finished, but not at another parallelism nor from a snapshot outside
-   the job's folder: the tasks then write their state again, so that each file is its own subtask's, and that the job's
-   first own checkpoint needs nothing of the snapshot. Not so a feed: it has finished when its ranks say so.
+4. A vertex that is fully finished is deployed as finished, but not at another parallelism, nor from a snapshot outside
+   the job's folder or of another plan: the tasks then write their state again, so that each file is its own subtask's,
+   and that the job's first own checkpoint needs nothing of the snapshot. Not so a feed: it has finished when its ranks
+   say so.
 5. Operators that had finished in a task are not run again there, nor, at another parallelism, for that task's lanes.
    They are found as files are.
 6. What a task was in the middle of goes to that task, or, at another parallelism, to those that have its lanes
@@ -89,7 +90,7 @@ def finished_states(manifest: Manifest) -> dict[str, FinishedState]:
 
 def finished_vertices(manifest: Manifest | None, graph: ExecutionGraph) -> frozenset[str]:
     """The vertices whose tasks are deployed as finished (rule 4)."""
-    if manifest is None or manifest.root:
+    if manifest is None or _is_elses(manifest, graph):
         return frozenset()
     known = {entry.vertex for entry in manifest.operators}
     over = known - {
@@ -101,13 +102,18 @@ def finished_vertices(manifest: Manifest | None, graph: ExecutionGraph) -> froze
     return frozenset(state.task.vertex for state in manifest.tasks if state.task.vertex in same) - unfinished
 
 
+def _is_elses(manifest: Manifest, graph: ExecutionGraph) -> bool:
+    """Whether it is another job's, or of another plan: vertices may have other names and operators there."""
+    return bool(manifest.root) or manifest.shape != graph.shape
+
+
 class StoredState:
     """The files of a manifest, found by task."""
 
     def __init__(self, manifest: Manifest | None, graph: ExecutionGraph) -> None:
         self._graph = graph
         self._old = dict(manifest.parallelism) if manifest is not None else {}
-        self._by_operator = manifest is not None and bool(manifest.root) and all(graph.operators.values())
+        self._by_operator = manifest is not None and _is_elses(manifest, graph) and all(graph.operators.values())
         self._flights: dict[TaskId, list[StateHandle]] = {}
         #: By old vertex, or by operator, then by old subtask. The vertex that an operator was in.
         self._files: dict[str, dict[int, list[StateHandle]]] = {}

@@ -224,7 +224,7 @@ class JobPlan:
     inputs: tuple[str, ...] = ()
     #: files that came after the inputs were recorded, and are not read
     ignored: tuple[str, ...] = ()
-    #: of the plan that the newest checkpoint is of, if it was another one of the same flow whose tasks' places are here
+    #: of the plan and the newest checkpoint, if it was another one of the same flow whose tasks' places are here
     former_shape: str = ""
     #: of a run that only repeats another one: what that one's log says of changed weights
     reweights: tuple[Reweight, ...] = ()
