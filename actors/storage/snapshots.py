@@ -24,6 +24,7 @@ Rules:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -46,6 +47,10 @@ from ...engine.state.change_log import Changes, LogCut, StatePart, merge_from, m
 from .damage import GO_ON, check_bytes, unreadable
 from .local_copies import LocalCopies
 from .state_file import INLINE_BYTES, StateFile, to_ipc
+from .stores import is_gone
+
+LOOK_AGAIN = 1.0
+"""Seconds after which a file that is not there is looked for again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,12 +311,16 @@ class SnapshotFiles:
 
     def _found(self, path: str) -> pa.NativeFile:
         """The file. One that is gone comes back no more often than one that is damaged is mended, so this is final;
-        folders that several machines share may show it late, so it is looked for again."""
+        folders that several machines share may show it late, so it is looked for again. Where the whole folder is gone,
+        it may be a mount that is away for a while."""
         with suppress(FileNotFoundError):
             return self._filesystem.open_input_file(path)
+        time.sleep(LOOK_AGAIN)
         try:
             return self._filesystem.open_input_file(path)
         except FileNotFoundError as error:
+            if is_gone(self._url):
+                raise
             raise DamagedFileError(f"the state file {path} is gone", self._way_on) from error
 
     def delete(self, handles: Iterable[StateHandle]) -> None:

@@ -199,6 +199,18 @@ def test_new_attempt_shares_nothing_with_the_one_before(snapshots: SnapshotFiles
 # ---------------------------------------------------------------- deleting and failing
 
 
+def test_folder_that_is_away_is_no_damage(snapshots: SnapshotFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    (handle,) = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1)})
+    monkeypatch.setattr("penstock.actors.storage.snapshots.LOOK_AGAIN", 0.0)
+    folder = Path(snapshots.url)
+    folder.rename(folder.with_name("elsewhere"))
+    with pytest.raises(StorageError) as caught:
+        snapshots.read([handle])
+    assert not isinstance(caught.value, DamagedFileError)
+    folder.with_name("elsewhere").rename(folder)
+    assert snapshots.read([handle]).keys() == {"read"}
+
+
 def test_deleted_files_are_gone_and_deleting_again_does_no_harm(snapshots: SnapshotFiles, tmp_path: Path) -> None:
     handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1), "index": lanes(2)})
     for _ in range(2):
