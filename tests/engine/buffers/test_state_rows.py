@@ -54,7 +54,7 @@ TABLES = [pa.table({"k": [n % 7], "v": [n], "w": [1000 + n], "x": [n]}) for n in
 
 def flow(folder: Path, *columns: str, rate: float = 0.0) -> ps.Flow:
     """A flow that sorts, and needs these columns behind it."""
-    made = ps.Flow("changing")
+    made = ps.Flow("changing", round_rows=1)
     made.from_tables(TABLES, name="rows", rate=rate).sort("k", "v", name="sorted").project(*columns).write_parquet(
         folder / "out", name="out"
     )
@@ -63,13 +63,13 @@ def flow(folder: Path, *columns: str, rate: float = 0.0) -> ps.Flow:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A savepoint of such a flow amid its rows: it needs three of four columns."""
+    """A savepoint of such a flow amid its rows, with none in flight: it needs three of four columns."""
     folder = tmp_path_factory.mktemp("saved")
     job = ps.run_local(flow(folder, "k", "v", "w", rate=20.0), parallelism=1, checkpoints=folder / "first")
     job.wait_until(lambda status: status.state == "running")
     while not any(source.rows for source in job.audit().sources):
         job.savepoint(timeout=60)
-    return str(job.stop(timeout=60).path)
+    return str(job.stop(timeout=60, aligned=True).path)
 
 
 @pytest.mark.parametrize("columns", [("k", "v"), ("k", "w", "v"), ("v", "k")])
