@@ -274,7 +274,8 @@ def test_lost_frame_fails_the_attempt_with_a_retry(host: TaskHost, recorder: Rec
     assert "element 5 came where 0 was expected" in failed.failure.message
 
 
-def test_state_that_cannot_be_read_fails_the_attempt(host: TaskHost, recorder: Recorder) -> None:
+def test_state_that_cannot_be_read_fails_the_attempt(host: TaskHost, recorder: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
     host.post(deployment(FIRST, (StateHandle("parquet-sink-1", "gather/state/none.arrow", 1, 1),)))
     failed = recorder.next_of(TaskFailed)
     assert (failed.failure.kind, failed.failure.retry) == ("DamagedFileError", False)
