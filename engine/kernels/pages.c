@@ -422,12 +422,39 @@ static inline void copy_near(uint8_t *to, const uint8_t *from, int64_t length) {
     }
 }
 
+/* Short elements of Snappy's where both sides go on for long: a literal and the copy behind it are of one word, and which of
+ * its two short forms a copy has, which cannot be foretold, makes no branch. Stops at another element, and at a wrong one. */
+static void snappy_near(const uint8_t **at, const uint8_t *end, uint8_t **made, const uint8_t *begin, const uint8_t *to_end) {
+    const uint8_t *from = *at;
+    uint8_t *to = *made;
+    while (end - from >= 64 && to_end - to >= 64) {
+        uint64_t next = load64(from);
+        if ((next & 3) == 0) {
+            const uint64_t length = (next >> 2 & 63) + 1;
+            if (length > 16) break;
+            memcpy(to, from + 1, 16);
+            to += length, from += length + 1;
+            if (length > 4) continue;
+            next >>= 8 * (length + 1);
+            if ((next & 3) == 0) continue;
+        }
+        const uint64_t kind = next & 3, tag = next & 255, is_far = 0 - (kind >> 1);
+        const uint64_t length = (is_far & ((tag >> 2) + 1)) | (~is_far & ((tag >> 2 & 7) + 4));
+        const uint64_t offset = (is_far & (next >> 8 & 65535)) | (~is_far & ((tag >> 5) << 8 | (next >> 8 & 255)));
+        if (kind == 3 || length > 16 || offset < length || offset > (uint64_t)(to - begin)) break;
+        memmove(to, to - offset, 16);
+        to += length, from += kind + 1;
+    }
+    *at = from, *made = to;
+}
+
 API int64_t penstock_snappy(const uint8_t *from, int64_t size, uint8_t *to, int64_t room) {
     Bytes head = {from, from + size, FINE};
     const uint8_t *const begin = to, *const to_end = to + room, *const end = from + size;
     if (varint(&head) != (uint64_t)room || head.state != FINE) return WRONG;
     from = head.at;
     while (from < end) {
+        snappy_near(&from, end, &to, begin, to_end);
         const uint8_t tag = *from++;
         int64_t length = (tag >> 2) + 1;
         if ((tag & 3) == 0) {
