@@ -62,7 +62,6 @@ def undone(given: bytes, size: int) -> bytes | None:
     return None if failed else room[:size].tobytes()
 
 
-
 @pytest.mark.parametrize("seed", seeds(40, of=1000))
 def test_stream_of_any_elements_gives_what_they_say(seed: int) -> None:
     given, made = stream(random.Random(seed))
