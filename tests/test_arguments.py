@@ -319,7 +319,7 @@ INNER = {
     *(
         f"Flow.{name}"
         for name in (
-            *("ask", "asked", "fingerprint", "free", "leading_to", "node", "placement", "put"),
+            *("ask", "asked", "fingerprint", "free", "leading_to", "node", "placement", "put", "take_out"),
             *("with_broadcasts", "with_nodes", "with_parts_of", "with_rounds_of", "without"),
         )
     ),

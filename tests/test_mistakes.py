@@ -44,7 +44,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a whole query": (lambda: rows().filter("select * from x"), "does not know 'SELECT"),
     "a name": (lambda: ps.Flow("x/y z"), "'x/y z' is no name for a flow.*use letters"),
     "a duration": (lambda: ps.Checkpoints("x", every="1 sec"), "'1 sec' is no duration.*give seconds"),
-    "a mode": (lambda: rows().write_parquet("out", mode="overwrite"), "mode='overwrite'.*'new' or 'append'"),  # type: ignore[arg-type]
+    "a mode": (lambda: rows().write_parquet("out", mode="replace"), "mode='replace'.*'overwrite'"),  # type: ignore[arg-type]
     "a type of join": (lambda: (one := rows()).hash_join(one, ["user_id"], how="outer"), "how='outer'.*'full'"),
     "a minus for descending": (lambda: rows().sort("-price"), "no column '-price'.*did you mean 'price'"),
     "no sink": (lambda: ps.run_local(rows().flow), "has no sink.*write_parquet"),

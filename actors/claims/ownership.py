@@ -5,7 +5,8 @@ Rules:
 1. An output is taken over by creating the next entry of its owners if absent (``engine.sinks.output_folder``): of
    several that take it at one moment, one does. What is taken must be what was looked at.
 2. It is taken from one of our own earlier claims, from the job whose snapshot we start from, or from nobody. Nobody's:
-   it has no owner, or that one's log is gone or closed and the folder holds no data but what is ours as well.
+   it has no owner, or that one's log is gone or closed and the folder holds no data but what is ours as well, or is
+   overwritten.
 3. A claim of our own job that our log does not know is that of a copy of the checkpoint folder, or of the time after
    the copy that this folder was put back from: refused.
 4. Another log that is open is a job that may go on: refused, unless ``take_over`` says that it will not. A folder that
@@ -199,7 +200,8 @@ def _refuse_others(output: OutputFolder, owner: Owner | None, claimant: Claimant
             raise _in_use(output, owner, "of which this checkpoint folder is a copy")
         return
     others = [uuid for uuid in owner.lineage if uuid not in identity.lineage]
-    if output.parts(others)[0] or (not claimant.take_over and _is_open(owner, _log_at(owner))):
+    holds = not output.overwrites and output.parts(others)[0]
+    if holds or (not claimant.take_over and _is_open(owner, _log_at(owner))):
         raise _in_use(
             output, owner, "whose snapshot this one starts from" if owner.uuid == claimant.predecessor else ""
         )

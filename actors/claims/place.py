@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast, get_args
 
 from ...coordinator.model.events import Failure
 from ...coordinator.model.manifest import LogEntry, Manifest, closing_entry
@@ -24,9 +24,15 @@ from ..storage.log import read_log_in
 from ..storage.stores import checkpoint_folder
 from .presence import in_words
 
-Resume: TypeAlias = Literal["auto", "never", "must"]
-"""Whether a job goes on from the last checkpoint in its folder: if there is one, never, or always."""
+Resume: TypeAlias = Literal["auto", "never", "must", "restart"]
+"""Whether a job goes on from the last checkpoint in its folder: if there is one, never, or always; or begins anew where
+it is over (``restart``)."""
 
+
+RUN_AGAIN = (
+    'to run it again from its beginning, pass resume="restart", and let its sinks write with mode="overwrite"; or '
+    "choose another checkpoint folder and other outputs"
+)
 
 ALIVE = ".alive"
 """A file in a temporary place that its process keeps locked."""
@@ -94,8 +100,8 @@ def check_resume(folder: str, job: str, resume: str, may_be_over: bool = False) 
     """Whether the job goes on from a checkpoint in its log. Raises ConfigurationError if the log is closed, unless it
     ``may_be_over``; if there is one and ``resume`` is "never"; or if it holds no checkpoint and ``resume`` is
     "must"."""
-    if resume not in ("auto", "never", "must"):
-        raise ConfigurationError(f"resume={resume!r} is unknown", 'give "auto", "never" or "must"')
+    if resume not in get_args(Resume):
+        raise ConfigurationError(f"resume={resume!r} is unknown", 'give "auto", "never", "must" or "restart"')
     found = read_log_in(folder, job)
     if found and resume == "never":
         refused = Failure(
@@ -122,5 +128,6 @@ def check_resume(folder: str, job: str, resume: str, may_be_over: bool = False) 
 def _way_on(entries: Sequence[LogEntry]) -> str:
     last = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
     if last is not None and last.savepoint:
-        return f"it was stopped: to go on, pass from_snapshot={last.savepoint!r} and another checkpoint folder"
-    return "choose another checkpoint folder and other outputs to run it again, or remove these"
+        go_on = f"it was stopped: to go on, pass from_snapshot={last.savepoint!r} and another checkpoint folder"
+        return f"{go_on}; {RUN_AGAIN}"
+    return RUN_AGAIN

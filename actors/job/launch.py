@@ -22,6 +22,7 @@ from ...engine.state.memory import DEFAULT_BUDGET
 from ..claims.deferred import closing_leases, hand_over
 from ..claims.inputs import plan_with_inputs
 from ..claims.place import Place, Resume, place_in
+from ..claims.restart import start_over
 from ..claims.start import Claim, begin_in, begin_nowhere, check_first
 from ..client.moving import Planned, start_in_shape
 from ..cluster.environment import ClusterInfo, check_cluster, connect, disconnect
@@ -71,7 +72,8 @@ def run(
     one that takes its messages, which then wait for users' functions.
     ``runtime``: how processes are looked after, and how many are kept spare.
     ``resume="auto"`` goes on from the last checkpoint in the folder, if there is one, whatever became of the cluster
-    that wrote it; ``"never"`` refuses a folder that has one, ``"must"`` one that has none.
+    that wrote it; ``"never"`` refuses a folder that has one, ``"must"`` one that has none. ``"restart"`` begins anew a
+    job that has finished or was stopped; its sinks want other folders then, or ``mode="overwrite"``.
     ``from_snapshot``: a savepoint's folder, or another job's (``<checkpoint folder>/<job>``), to start from if the job
     has no checkpoint of its own. ``claim="claim"``: the savepoint is the job's from then on, and goes when it is not
     needed any more. ``allow_changes``: the flow may be another one than the snapshot's; state is found by operator
@@ -97,6 +99,7 @@ def run(
     planned = partial(
         plan_job, parallelism=parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads
     )
+    start_over(flow, place, name or flow.name, resume)
     known = check_first(flow, planned, place, resume=resume, from_snapshot=from_snapshot, take_over=take_over)
     if known is not None:
         _check(known, runtime, place, resume, from_snapshot or resume_model)

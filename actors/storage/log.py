@@ -22,7 +22,17 @@ from contextlib import contextmanager, suppress
 from typing import Literal
 
 from ...coordinator.model.events import Failure
-from ...coordinator.model.manifest import Dropped, LogEntry, Manifest, Pinned, Unpinned, decode, encode, split_dropped
+from ...coordinator.model.manifest import (
+    Dropped,
+    LogEntry,
+    Manifest,
+    Pinned,
+    Unpinned,
+    decode,
+    encode,
+    since_restart,
+    split_dropped,
+)
 from ...coordinator.model.split_sets import SetAdded, SplitEntry, decode_splits, encode_splits
 from ...coordinator.model.store import Store
 from ...engine.core.errors import StorageError
@@ -53,13 +63,15 @@ def read_log(store: Store, job: str) -> list[LogEntry]:
 
 
 def read_entries(store: Store, job: str) -> list[LogEntry]:
-    """All entries of the job's log, in order, as they stood at one moment. Raises StorageError if that fails."""
+    """All entries of the job's log since it was restarted, if it was, in order, as they stood at one moment. Raises
+    StorageError if that fails."""
     known: dict[str, bytes] = {}
     for _ in range(LISTINGS):
         keys = store.list(_folder(job))
         known.update({key: data for key in keys if key not in known and (data := store.read(key)) is not None})
         if all(key in known for key in keys):
-            return [*(found := [_decode(job, key, known[key]) for key in keys]), *_behind(store, job, found)]
+            found = [_decode(job, key, known[key]) for key in keys]
+            return since_restart([*found, *_behind(store, job, found)])
     raise StorageError(
         f"the log of job {job!r} changes faster than it can be read",
         "find out who deletes files in the checkpoint folder; only the job's own coordinator may",

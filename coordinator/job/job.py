@@ -40,7 +40,7 @@ from ..model.events import (
 )
 from ..model.job_states import LEGAL_JOB_MOVES, JobState, TaskStatus
 from ..model.kinds import CheckpointKind, ClaimMode
-from ..model.manifest import Claim, Dropped, Ended, LogEntry, Manifest, Pinned, Reweighted, Unpinned
+from ..model.manifest import Claim, Dropped, Ended, LogEntry, Manifest, Pinned, Restarted, Reweighted, Unpinned
 from ..model.restarts import RestartBudget
 from ..model.retention import Ending
 from ..restore.stored_state import Snapshot
@@ -211,7 +211,7 @@ class Job:
                 self.finalizer.dropped(entry.numbers)
             case Ended():
                 self.end(CLOSING[self.state])
-            case Claim():
+            case Claim() | Restarted():  # neither is ours to order here
                 pass
 
     def entry_failed(self, failure: Failure, what: str = "its log cannot be closed") -> None:

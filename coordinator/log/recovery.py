@@ -209,7 +209,7 @@ def _refusal(entries: Sequence[LogEntry], fingerprint: str, job: str, descriptio
         return Failure(
             message=f"job {job!r} is over: its log says {ended.status!r}",
             retry=False,
-            remedy="choose another checkpoint folder to run it again, or remove this one",
+            remedy='to run it again, pass resume="restart", or choose another checkpoint folder',
             kind="ConfigurationError",
         )
     if not strangers:

@@ -6,7 +6,7 @@ Rules:
    ``Manifest`` completes a checkpoint: its creation *is* the commit point; ``Pinned`` and ``Unpinned`` keep one from
    being deleted; ``Reweighted`` changes a mixture; ``Dropped`` says that manifests are about to be deleted by an ending
    that leaves the log open; ``Ended`` closes the log, unless a manifest follows: a job of a feed that has finished goes
-   on for more epochs.
+   on for more epochs; or ``Restarted``: what stands before that is of a job that is over, and counts no more.
 2. An entry is never changed. It is sealed by its length and digest, and of one format: what is damaged, of an
    unknown format, or holds a field that is not known is refused (``records``).
 3. A manifest lists everything a restore needs: state files by task, finished tasks, how far each operator has
@@ -31,7 +31,8 @@ FORMAT = 8
 batches in flight among those of a task. 4: the job's identity; for which lanes operators have finished; ``Dropped``;
 operators without UNION state; digests of entries and files. 5: who has claimed. 6: into how many parts the
 flow divides rows. 7: which joins by key get their right side broadcast. 8: parts of state files, and states that are
-inlined; what tasks were in the middle of, and the plan's shape; rows of a round; changed weights of mixtures."""
+inlined; what tasks were in the middle of, and the plan's shape; rows of a round; changed weights of mixtures;
+``Restarted``."""
 OLDEST = 4
 """The oldest form that is read: the newer ones have fields more."""
 
@@ -221,7 +222,18 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True, forbid_unkno
     reason: str = ""
 
 
-LogEntry: TypeAlias = Claim | Manifest | Pinned | Unpinned | Reweighted | Dropped | Ended
+class Restarted(msgspec.Struct, frozen=True, tag="restarted", kw_only=True, forbid_unknown_fields=True):
+    """The job is run again, from its beginning, and as another one. It goes on counting entries and generations, so
+    that a coordinator of the former one finds its next number taken, and files have other names. ``by``: unlike in any
+    other, so that of several that do so at once one does."""
+
+    format: int = FORMAT
+    number: int
+    generation: int
+    by: str
+
+
+LogEntry: TypeAlias = Claim | Manifest | Pinned | Unpinned | Reweighted | Dropped | Ended | Restarted
 _ENTRIES: msgspec.json.Decoder[LogEntry] = msgspec.json.Decoder(LogEntry)
 
 
@@ -241,6 +253,12 @@ def closing_entry(entries: Sequence[LogEntry]) -> Ended | None:
     if ended is None or any(isinstance(entry, Manifest) and entry.number > ended.number for entry in entries):
         return None
     return ended
+
+
+def since_restart(entries: Sequence[LogEntry]) -> list[LogEntry]:
+    """The entries of the job that runs or ran last: from the newest ``Restarted`` on."""
+    begins = [at for at, entry in enumerate(entries) if isinstance(entry, Restarted)]
+    return list(entries[begins[-1] :]) if begins else list(entries)
 
 
 def reweights_in(entries: Iterable[LogEntry]) -> tuple[Reweight, ...]:

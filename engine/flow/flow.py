@@ -26,6 +26,7 @@ Rules for the methods that group, order, join and cut a stream; each becomes the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -87,6 +88,7 @@ from ..planner.pipelines import plan_job
 from ..planner.placement import Placement
 from ..sinks.collect import CollectSink
 from ..sinks.file_formats import TextCompression
+from ..sinks.output_folder import WriteMode
 from ..sinks.parquet import ParquetSink
 from ..sinks.texts import CsvSink, JsonSink
 from ..sources.csv import CsvSource
@@ -386,15 +388,30 @@ class Flow(Graph):
 
     @checked()
     def attach(self, config: SinkConfig, stream: Stream, *, name: str | None = None) -> None:
-        """End a stream in a sink."""
-        id = self._id(config.kind, name)
+        """End a stream in a sink. At a prompt or in a notebook it replaces one of the same name or place: a
+        cell can be run again."""
+        former = self._said_before(config, stream, name) if hasattr(sys, "ps1") else None
+        again = former is not None and name in (None, former)
+        id = former if again and former is not None else self._id(config.kind, name)
         if traits_of(config).needs_order and self.order != "deterministic":
             raise FlowError(f"a {config.kind} of a flow without an order", 'build it with order="deterministic"', id)
         try:
             _output_schema(config, [stream.schema])
+            if former is not None:
+                self.take_out(former)
             self.put(Node(id, config, (stream.id,), None))
         except PenstockError as error:
             raise error.at(id) from None
+
+    def _said_before(self, config: SinkConfig, stream: Stream, name: str | None) -> str | None:
+        """The sink that this one would be beside itself."""
+        for node in self.nodes:
+            if node.schema is None:
+                sink = cast(SinkConfig, node.config)
+                same = node.inputs == (stream.id,) and sink == config
+                if node.id == name or (config.place and sink.place == config.place) or (name is None and same):
+                    return node.id
+        return None
 
     def _add(
         self,
@@ -910,7 +927,7 @@ class Stream(Shaping, Looking, Calling):
         self,
         path: str | Path,
         *,
-        mode: Literal["new", "append"] = "new",
+        mode: WriteMode = "new",
         partition_by: str | Sequence[str] = (),
         max_rows_per_file: int = 1 << 20,
         row_group_size: int = 1 << 17,
@@ -920,8 +937,10 @@ class Stream(Shaping, Looking, Calling):
     ) -> None:
         """Write a folder of Parquet files, exactly once: files appear when the checkpoint that covers them commits.
 
-        ``mode``: "new" wants a folder without data, "append" adds to what is there. ``partition_by``: columns that
-        become folders (``year=2024/kind=a``), which :meth:`Flow.read_parquet`, Spark, DuckDB and pyarrow read back.
+        ``mode``: "new" wants a folder without data, "append" adds to what is there, "overwrite" replaces what jobs have
+        written there before, and nothing else: the old files go when the first of the new ones are committed (without
+        ``checkpoints``, all at once at the end). ``partition_by``: columns that become folders
+        (``year=2024/kind=a``), which :meth:`Flow.read_parquet`, Spark, DuckDB and pyarrow read back.
         ``compression``: "zstd" makes the smallest files, "snappy" and "lz4" take about two thirds of the time; others
         are "none", "gzip", "brotli". ``row_group_size`` in rows. ``storage_options`` as in :meth:`Flow.read_parquet`.
         """
@@ -941,7 +960,7 @@ class Stream(Shaping, Looking, Calling):
         self,
         path: str | Path,
         *,
-        mode: Literal["new", "append"] = "new",
+        mode: WriteMode = "new",
         partition_by: str | Sequence[str] = (),
         delimiter: str = ",",
         header: bool = True,
@@ -969,7 +988,7 @@ class Stream(Shaping, Looking, Calling):
         self,
         path: str | Path,
         *,
-        mode: Literal["new", "append"] = "new",
+        mode: WriteMode = "new",
         partition_by: str | Sequence[str] = (),
         max_rows_per_file: int = 1 << 20,
         compression: TextCompression = "none",

@@ -219,6 +219,10 @@ class Graph:
             placement = Placement()
         self._nodes[node.id], self._placements[node.id] = node, placement
 
+    def take_out(self, id: str) -> None:
+        """Take out a node that no other one reads."""
+        del self._nodes[id], self._placements[id]
+
     def _id(self, kind: str, name: str | None) -> str:
         if name is not None:
             check_name("operator", name)

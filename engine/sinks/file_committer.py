@@ -11,7 +11,10 @@ Rules:
 3. Before each commit the folder must still be ours (``CommitPermit.by``), and an exclusive one must hold no file of
    anybody else.
 4. Committables come from storage, so their paths are checked to lie inside the folder.
-5. ``clean`` is for moments when no task of the sink writes: before a job starts and after it has ended. It touches
+5. Files that are overwritten go once all files of a permit are there, and safe from a power cut: until the first rows
+   are committed the folder is as it was, and a job that dies in between removes the rest when it commits again. For a
+   moment a reader may see both. Folders of values that are empty then go, too.
+6. ``clean`` is for moments when no task of the sink writes: before a job starts and after it has ended. It touches
    only what was staged under the job's own UUID, by claims in its own log.
 """
 
@@ -49,9 +52,10 @@ class FileCommitter:
     def commit(self, permit: CommitPermit) -> None:
         """Make the files of the permit visible; those that are visible already stay as they are."""
         files = [file for each in permit.committables for file in each.payload["files"]]
+        replaced: Sequence[str] = ()
         try:
             if permit.by is not None:
-                self._check_owner(permit.by)
+                replaced = self._check_owner(permit.by)
             folders = sorted({os.path.dirname(self._inside(file["final"])) for file in files})
             for folder in folders:
                 if folder != self._folder and files_of(self._filesystem) is None:
@@ -62,11 +66,13 @@ class FileCommitter:
                 sync_folder(self._filesystem, folder)
             for file in files:
                 remove(self._filesystem, self._inside(file["staged"]))
+            if files:
+                self._remove_replaced(replaced)
         except OSError as error:
             raise storage_error("commit files in", self._folder, error) from error
 
-    def _check_owner(self, identity: JobIdentity) -> None:
-        """Rule 3."""
+    def _check_owner(self, identity: JobIdentity) -> Sequence[str]:
+        """Rule 3. The names of files that are overwritten."""
         prefix = OWNERS if self._mode == "exclusive" else append_prefix(identity.lineage[0])
         _, owner = self._output.newest(prefix)
         if owner is None or not owner.is_of(identity):
@@ -75,15 +81,29 @@ class FileCommitter:
                 f"the output folder {self._folder} belongs to {whose} now: it was taken over while this job wrote",
                 "let one job at a time write there; what this one has not committed stays in its checkpoints",
             )
-        if self._mode == "exclusive":
-            foreign = self._output.foreign(identity.lineage)
-            if foreign:
-                raise ConfigurationError(
-                    f"the output folder {self._folder} holds {len(foreign)} files that are not this job's: "
-                    f"{foreign[0]} is one",
-                    "move them away and start the job again: it goes on from its last checkpoint; several writers "
-                    'need mode="append"',
-                )
+        if self._mode == "append":
+            return ()
+        replaced, foreign = self._output.told_apart(self._output.others(identity.lineage), identity.lineage)
+        if foreign:
+            raise ConfigurationError(
+                f"the output folder {self._folder} holds {len(foreign)} files that are not this job's: "
+                f"{foreign[0]} is one",
+                "move them away and start the job again: it goes on from its last checkpoint; several writers "
+                'need mode="append"',
+            )
+        return replaced
+
+    def _remove_replaced(self, names: Sequence[str]) -> None:
+        """Rule 5."""
+        for name in names:
+            with suppress(FileNotFoundError):
+                self._filesystem.delete_file(self._inside(name))
+        folders = {os.path.dirname(name) for name in names}
+        for folder in folders:
+            sync_folder(self._filesystem, f"{self._folder}/{folder}".rstrip("/"))
+        for folder in folders - {""} if is_local(self._filesystem) else ():
+            with suppress(OSError):  # it has files still
+                os.removedirs(self._inside(folder))
 
     def _publish(self, staged: str, final: str, file: Mapping[str, Any]) -> None:
         here, there = self._filesystem.get_file_info([staged, final])

@@ -8,7 +8,8 @@ Rules:
    folder sees committed files only, at any moment.
 2. A committed file's name is fixed when it is prepared and stands in the committable; committing again changes
    nothing.
-3. A folder is used by one sink of one job, unless the mode is "append". Data that were there before are never touched.
+3. A folder is used by one sink of one job, unless the mode is "append". Data that were there before are never touched,
+   unless it is "overwrite": then what jobs have written there before goes once the first of the new files are there.
 4. The folder of a job that ends without a single row holds one file without rows, so that readers find the schema.
 """
 
@@ -18,7 +19,7 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import get_args
 
 import pyarrow as pa
 from pyarrow import fs
@@ -36,20 +37,21 @@ from .file_committer import FileCommitter
 from .file_formats import FileFormat, check_fields
 from .file_writer import BUFFER_BYTES, OPEN_OBJECTS, RunningFileSink, restored_totals
 from .lane_counts import LaneCounts
-from .output_folder import Mode, OutputFolder
+from .output_folder import Mode, OutputFolder, WriteMode
 
 
 @dataclass(frozen=True, slots=True)
 class FolderSink:
     """Writes files into the folder ``path``.
 
-    ``mode``: "new" wants a folder without data, "append" adds to what is there. Files are closed at each checkpoint
-    and after ``rows_per_file`` rows; ``row_group_rows`` rows stay in memory until they are written. ``partition_by``:
-    rows go into folders named after their values in these columns (``by_folder``).
+    ``mode``: "new" wants a folder without data, "append" adds to what is there, "overwrite" replaces what jobs have
+    written there before. Files are closed at each checkpoint and after ``rows_per_file`` rows; ``row_group_rows`` rows
+    stay in memory until they are written. ``partition_by``: rows go into folders named after their values in these
+    columns (``by_folder``).
     """
 
     path: str | os.PathLike[str]
-    mode: Literal["new", "append"] = "new"
+    mode: WriteMode = "new"
     rows_per_file: int = 1 << 20
     row_group_rows: int = 1 << 17
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
@@ -60,8 +62,8 @@ class FolderSink:
         object.__setattr__(self, "path", absolute(self.path))
         object.__setattr__(self, "storage_options", storage_options([str(self.path)], self.storage_options))
         object.__setattr__(self, "partition_by", tuple(self.partition_by))
-        if self.mode not in ("new", "append"):
-            raise ConfigurationError(f"mode is {self.mode!r}", 'give "new" or "append"')
+        if self.mode not in get_args(WriteMode):
+            raise ConfigurationError(f"mode is {self.mode!r}", 'give "new", "append" or "overwrite"')
         if min(self.rows_per_file, self.row_group_rows) < 1:
             raise ConfigurationError("rows_per_file and row_group_rows must be at least 1", "leave them at the default")
 
@@ -93,7 +95,7 @@ class FolderSink:
 
     @property
     def place(self) -> str:
-        return str(self.path) if self.mode == "new" else ""
+        return "" if self.mode == "append" else str(self.path)
 
     def describe(self) -> str:
         by = f" by {', '.join(self.partition_by)}" if self.partition_by else ""
@@ -131,18 +133,17 @@ class FolderSink:
         return None
 
     def committer(self, job: str) -> FileCommitter:
-        filesystem, folder = resolve(str(self.path))
-        return FileCommitter(OutputFolder(filesystem, folder), job, self.output_mode)
+        return FileCommitter(self.output, job, self.output_mode)
 
     @property
     def output_mode(self) -> Mode:
         """Whether the folder is one job's, or several jobs add to it."""
-        return "exclusive" if self.mode == "new" else "append"
+        return "append" if self.mode == "append" else "exclusive"
 
     @property
     def output(self) -> OutputFolder:
         """The folder, for those who take it over and compare it with the log."""
-        return OutputFolder(*resolve(str(self.path)))
+        return OutputFolder(*resolve(str(self.path)), overwrites=self.mode == "overwrite")
 
     def visible_rows(self, job: str) -> int | None:
         """The rows of the job's files and of those whose snapshots it goes on from; in a folder of
@@ -160,7 +161,7 @@ class FolderSink:
             return None
         parts, foreign = output.parts(lineage)
         found = []
-        for name in [part.name for part in parts] + (foreign if self.mode == "new" else []):
+        for name in [part.name for part in parts] + ([] if self.mode == "append" else foreign):
             path = f"{output.folder}/{name}"
             try:
                 found.append(read(output.filesystem, output.folder, name))
@@ -188,16 +189,22 @@ class FolderSink:
             told = storage_error("write into the output folder", str(self.path), error)
             raise ConfigurationError(told.message, "make the folder writable, or choose another one") from error
         self.output.refuse_former_marker()
-        if self.mode == "new" and not resuming:
-            self._refuse_data()
+        if self.mode != "append" and not resuming:
+            self._refuse_data(self.output)
 
-    def _refuse_data(self) -> None:
-        data = self.output.data_files()
+    def _refuse_data(self, output: OutputFolder) -> None:
+        _, data = output.parts(())
         if not data:
             return
-        _, owner = self.output.owner()
+        _, owner = output.owner()
+        if self.mode == "overwrite":
+            raise ConfigurationError(
+                f"the output folder {self.path} holds {len(data)} data files that no job has written into a folder of "
+                f"its own there ({data[0]} is one)",
+                "move them away, or choose another folder: only what jobs have written is overwritten",
+            )
         whose = f"belongs to job {owner.job!r} and " if owner is not None and owner.job else ""
         raise ConfigurationError(
-            f"the output folder {self.path} {whose}already holds {len(data)} data files ({data[0][0]} is one)",
-            'choose another folder, remove this one, or add to what it holds with mode="append"',
+            f"the output folder {self.path} {whose}already holds {len(data)} data files ({data[0]} is one)",
+            'to write it anew, pass mode="overwrite"; to add to what it holds, mode="append"; or choose another folder',
         )

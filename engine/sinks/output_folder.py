@@ -17,6 +17,8 @@ Rules:
 4. What a job has written is known by its *totals*: the number of its files, their bytes, and the sum of the hashes of
    their names. Sinks keep them in their state, so they are part of the cut.
 5. Nothing here creates an entry: that takes a store that creates if absent (``ownership`` in ``actors``).
+6. Who *overwrites* a folder of its own replaces the files of the owners before it, and nothing else: a file that no
+   owner of the folder has written is foreign to it, too.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ ENDINGS = (".parquet", *(kind + codec for kind in (".csv", ".jsonl") for codec i
 """Of names of files that sinks write."""
 
 Mode = Literal["exclusive", "append"]
+WriteMode = Literal["new", "append", "overwrite"]
+"""What a sink does with data that are there: it wants none, adds to them, or replaces them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +153,13 @@ def writer_of(name: str) -> str:
 
 
 class OutputFolder:
-    """Reads what a folder says of itself. OSError of the file system comes as StorageError."""
+    """Reads what a folder says of itself. OSError of the file system comes as StorageError. ``overwrites``: files of
+    its former owners are not foreign to who asks (rule 6)."""
 
-    def __init__(self, filesystem: fs.FileSystem, folder: str) -> None:
+    def __init__(self, filesystem: fs.FileSystem, folder: str, overwrites: bool = False) -> None:
         self.filesystem = filesystem
         self.folder = folder.rstrip("/")
+        self.overwrites = overwrites
 
     def owner(self) -> tuple[int, Owner | None]:
         """The newest owner of the folder, and the number of the next entry."""
@@ -202,7 +208,7 @@ class OutputFolder:
         return sorted((name, each.size) for name, each in named if not is_hidden(name))
 
     def parts(self, lineage: Collection[str]) -> tuple[list[PartFile], list[str]]:
-        """The committed files of these jobs, and the names of all other data files."""
+        """The committed files of these jobs, and the names of all that are foreign to them."""
         mine, foreign = list[PartFile](), list[str]()
         wanted = {safe_name(uuid) for uuid in lineage}
         for name, size in self.data_files():
@@ -211,13 +217,32 @@ class OutputFolder:
                 mine.append(part)
             else:
                 foreign.append(name)
-        return mine, foreign
+        return mine, self.told_apart(foreign, lineage)[1]
 
-    def foreign(self, lineage: Collection[str]) -> list[str]:
+    def others(self, lineage: Collection[str]) -> list[str]:
         """The names of all data files that are not of these jobs; cheaper than ``parts``, for each commit asks."""
         ends = tuple(f"-{safe_name(uuid)}{ending}" for uuid in lineage for ending in ENDINGS)
         names = ((name, name.rpartition("/")[2]) for name in self._data_names())
         return [name for name, base in names if not (base.startswith("part-") and base.endswith(ends))]
+
+    def told_apart(self, others: Sequence[str], lineage: Collection[str]) -> tuple[list[str], list[str]]:
+        """Of files that are not of these jobs: those that they replace, and those that are foreign to them."""
+        if not (others and self.overwrites):
+            return [], list(others)
+        former = {safe_name(uuid) for uuid in self._former() if uuid not in lineage}
+        replaced = [name for name in others if (part := part_of(name, 0)) is not None and part.uuid in former]
+        return replaced, sorted(set(others) - set(replaced))
+
+    def _former(self) -> set[str]:
+        """All jobs that the folder has belonged to."""
+        found = set[str]()
+        for name in self._names(f"{self.folder}/{OWNERS}"):
+            path = f"{self.folder}/{OWNERS}{name}"
+            try:
+                found.update(_decode_owner(path, self._read(path)).lineage)
+            except OSError as error:
+                raise storage_error("read", path, error) from error
+        return found
 
     def _data_names(self) -> list[str]:
         if not is_local(self.filesystem):

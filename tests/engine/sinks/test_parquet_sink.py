@@ -393,7 +393,7 @@ def test_full_disk_stops_the_sink_and_leaves_nothing_half_written(tmp_path: Path
 def test_files_of_others_are_found_wherever_a_reader_would(tmp_path: Path) -> None:
     write_once(ParquetSink(tmp_path), [1])
     folder = ParquetSink(tmp_path).output
-    assert folder.foreign([JOB]) == []
+    assert folder.others([JOB]) == []
     for name in ("below/other.parquet", "other.parquet", "part-x-00000-0001.000001-00000-another.parquet"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -401,7 +401,7 @@ def test_files_of_others_are_found_wherever_a_reader_would(tmp_path: Path) -> No
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     below = ["below/other.parquet", "other.parquet", "part-x-00000-0001.000001-00000-another.parquet"]
-    assert sorted(folder.foreign([JOB])) == below == folder.parts([JOB])[1]
+    assert sorted(folder.others([JOB])) == below == folder.parts([JOB])[1]
 
 
 def test_sink_in_a_bucket_says_what_its_uploads_hold(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_what_was_prepared_is_committed_once_by_anyone(tmp_path: Path, make: typ
             config.committer(JOB).clean([])
     assert config.visible_rows(JOB) == ROWS
     parts, foreign = config.output.parts([JOB])
-    assert (len(parts), foreign, config.output.foreign([JOB])) == (8, [], [])
+    assert (len(parts), foreign, config.output.others([JOB])) == (8, [], [])
     assert totals_of(parts) == restored_totals(state)
     assert not (tmp_path / "_staging").exists()
 

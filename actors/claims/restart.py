@@ -1,0 +1,79 @@
+"""Begins a job anew that is over, in its own checkpoint folder (``resume="restart"``). No Ray.
+
+Rules:
+
+1. Only a job that has finished or was stopped: its log is closed, so nobody goes on with it. Any other may.
+2. One entry of the log does it (``Restarted``): of several runs that restart a job one creates it. It is there before
+   anything is deleted, and nothing is refused behind it that can be refused before.
+3. What goes are the entries before it and the former job's states. Savepoints stay; what was committed is the sinks'.
+4. Of a job that was fed, or whose rows ranks have read, more lies in the folder that others go by: split sets, models,
+   digests. That is refused.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import cast
+
+from ...coordinator.log.recovery import generation_of
+from ...coordinator.model.manifest import LogEntry, Restarted, closing_entry, split_dropped
+from ...engine.core.errors import ConfigurationError, PenstockError
+from ...engine.core.operator import SinkConfig
+from ...engine.files.paths import safe_name
+from ...engine.planner.graph import Graph
+from ..storage.log import create_entry, delete_entries, naming_log, read_entries
+from ..storage.stores import open_store
+from .place import Place, Resume
+
+_OTHERS = {"splits": "was fed split sets", "feeds": "was read by ranks", "models": "was read by ranks"}
+"""What lies below the job's folder of which somebody else may depend, and why."""
+
+
+def start_over(flow: Graph, place: Place | None, job: str, resume: Resume) -> None:
+    """Begin the log in ``place`` anew if that was asked for and there is one. Raises PenstockError."""
+    if resume != "restart" or place is None or not place.stays:
+        return
+    store = open_store(place.folder)
+    with naming_log("read", place.folder, job):
+        entries = read_entries(store, job)
+        if not entries or isinstance(entries[-1], Restarted):  # a run that restarted it did not come to its claim
+            return
+        keys = store.list(f"{safe_name(job)}/")
+    _check(entries, keys, place.folder, job)
+    _check_outputs(flow, job)
+    begun = Restarted(number=entries[-1].number + 1, generation=max(map(generation_of, entries)), by=uuid.uuid4().hex)
+    with naming_log("write into", place.folder, job):
+        if create_entry(store, job, begun) == "refused":
+            raise ConfigurationError(
+                f"job {job!r} in {place.folder} is being run again by somebody else",
+                "let one run at a time begin it anew, or give each a checkpoint folder of its own",
+            )
+        for key in keys:
+            if key.startswith(f"{safe_name(job)}/state/"):
+                store.delete(key)
+        delete_entries(store, job, [entry.number for entry in entries])
+
+
+def _check(entries: list[LogEntry], keys: list[str], folder: str, job: str) -> None:
+    if closing_entry(split_dropped(entries)[0]) is None:
+        raise ConfigurationError(
+            f"job {job!r} in {folder} is not over: its log is open, and a run may go on from it",
+            'pass resume="auto" to go on; to begin anew choose another checkpoint folder, or remove this one if no '
+            "run does",
+        )
+    for kind, why in _OTHERS.items():
+        if any(key.startswith(f"{safe_name(job)}/{kind}/") for key in keys):
+            raise ConfigurationError(
+                f"job {job!r} in {folder} {why}: what they depend on lies there, in {kind}/",
+                "choose another checkpoint folder to run it again, or remove this one",
+            )
+
+
+def _check_outputs(flow: Graph, job: str) -> None:
+    """Refuse outputs that a new run could not write, while the former job is still there."""
+    for node in flow.nodes:
+        if node.schema is None:
+            try:
+                cast(SinkConfig, node.config).check(job)
+            except PenstockError as error:
+                raise error.at(node.id) from error
