@@ -23,6 +23,7 @@ COLUMNS = {"work", "peer", "ours", "theirs", "unit", "ratio", "spread", "aim", "
         pytest.param("checkpoints", ("--only", "control"), marks=RAY),
         ("coordinator", ()),
         pytest.param("feed", ("--no-peers",), marks=RAY),
+        pytest.param("feed_peers", ("--only", "DataLoader", "--shapes", "1"), marks=RAY),
         ("job_barrier", ("--no-ray",)),
         ("plan", ()),
         ("scheduler", ()),

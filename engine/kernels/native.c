@@ -27,10 +27,14 @@ Rules:
 /* Changes with every change of a function's name, arguments or meaning. */
 API int64_t penstock_kernels(void) { return 13; }
 
+#define FIRST UINT64_C(0x9E3779B97F4A7C15)
+#define SECOND UINT64_C(0xD6E8FEB86659FD93)
+#define PLACE UINT64_C(0xA0761D6478BD642F)
+
 static inline uint64_t mixed(uint64_t x) {
-    x *= UINT64_C(0x9E3779B97F4A7C15);
+    x *= FIRST;
     x ^= x >> 32;
-    x *= UINT64_C(0xD6E8FEB86659FD93);
+    x *= SECOND;
     return x ^ (x >> 32);
 }
 
@@ -73,7 +77,7 @@ API void penstock_part_order(const uint16_t *parts, int64_t rows, int64_t *start
 /* ---------------------------------------------------------------- hashes of bytes and lists (hashing.py) */
 
 static inline uint64_t placed(uint64_t hash, uint64_t place) {
-    return mixed(hash + (place + 1) * UINT64_C(0xA0761D6478BD642F));
+    return mixed(hash + (place + 1) * PLACE);
 }
 
 /* Those of the bytes from each start to its end. Words are read in the order of their bytes, the least first. */
@@ -115,11 +119,30 @@ static inline uint64_t bits_of(double number) {
     }
 #define SIGNED_BITS(x) ((uint64_t)(int64_t)(x))
 
-HASH_LISTS(i8, int8_t, SIGNED_BITS)
+/* Of one byte there are 256, which are mixed beforehand, and multiplied as ``placed`` would: it multiplies a sum. */
+#define HASH_BYTES(NAME, TYPE)                                                                                       \
+    API void penstock_hash_lists_##NAME(const TYPE *numbers, const int64_t *counts, int64_t rows, uint64_t *found) { \
+        uint64_t of[256];                                                                                            \
+        for (int byte = 0; byte < 256; byte++) of[byte] = mixed(SIGNED_BITS((TYPE)byte)) * FIRST;                    \
+        for (int64_t row = 0; row < rows; row++) {                                                                   \
+            const int64_t count = counts[row];                                                                       \
+            uint64_t sum = (uint64_t)count * UINT64_C(0xE7037ED1A0B428DB);                                           \
+            for (int64_t i = 0; i < count; i++) {                                                                    \
+                uint64_t x = of[(uint8_t)numbers[i]] + ((uint64_t)i + 1) * (PLACE * FIRST);                          \
+                x ^= x >> 32;                                                                                        \
+                x *= SECOND;                                                                                         \
+                sum += x ^ (x >> 32);                                                                                \
+            }                                                                                                        \
+            found[row] = mixed(sum);                                                                                 \
+            numbers += count;                                                                                        \
+        }                                                                                                            \
+    }
+
+HASH_BYTES(i8, int8_t)
+HASH_BYTES(u8, uint8_t)
 HASH_LISTS(i16, int16_t, SIGNED_BITS)
 HASH_LISTS(i32, int32_t, SIGNED_BITS)
 HASH_LISTS(i64, int64_t, SIGNED_BITS)
-HASH_LISTS(u8, uint8_t, SIGNED_BITS)
 HASH_LISTS(u16, uint16_t, SIGNED_BITS)
 HASH_LISTS(u32, uint32_t, SIGNED_BITS)
 HASH_LISTS(u64, uint64_t, SIGNED_BITS)

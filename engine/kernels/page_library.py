@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from .native import PATH, functions_of, kernels
 
-_VERSION = 4
+_VERSION = 5
 """That of ``pages.c``: a library that is left from another one is not used."""
 
 _FUNCTIONS = {
@@ -22,6 +22,7 @@ _FUNCTIONS = {
     "column_next": "p",
     "column_read": "pipi",
     "column_open": "ppipipi",
+    "levels_fit": "piiiiii",
     "words_as": "piiiiip",
     "footer_fits": "piip",
     "index_places": "piiip",

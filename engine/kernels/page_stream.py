@@ -1,4 +1,5 @@
-"""The pages of one flat column of a row group, one after the other, as ``pages.c`` walks through them.
+"""The pages of one column of a row group, flat or of lists of one length, one after the other, as ``pages.c`` walks
+through them.
 
 It reads rows until it needs something that is made here: a part of the file, a checksum, what a codec gives, memory.
 
@@ -11,6 +12,8 @@ Rules:
 3. A checksum is compared with the page where there is one.
 4. A codec gives exactly the bytes that the header says. pyarrow's codecs for GZIP and Brotli do not check that, so that
    other ways lead to them.
+5. Of lists the values are read, which lie as in a flat column where all lists have the same length and nothing is null.
+   That this is so, the levels of each page tell.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ DONE, NEEDS_BYTES, NEEDS_CHECK, NEEDS_BODY, NEEDS_ROOM, NEEDS_WORDS, NEEDS_TEXT_
 """Why a call has come back."""
 ENCODINGS = 10
 _RLE, _DATA_2 = 3, 3
+_OTHER_CODEC = 3
+"""Bodies of pages are made here."""
 
 Fetch = Callable[[int, Any], int]
 """Reads a part of the file, from an offset on, into an array of bytes; how many there were."""
@@ -52,6 +57,14 @@ _SPARES = 8
 
 class DoubtfulPage(Exception):
     """A page that is read by pyarrow, or by nobody."""
+
+
+class WholeLists(NamedTuple):
+    """A column of lists that all have ``length`` values, none of which is null (rule 5)."""
+
+    length: int
+    level: int
+    """Of the definition of each value."""
 
 
 class PageHeader(NamedTuple):
@@ -121,8 +134,8 @@ _spares = _Spares()
 
 
 class PageStream:
-    """The pages between ``begin`` and ``end`` of a file, with so many ``rows``. ``width``: bytes of a value, 0: it is a
-    text. ``sources``: where values come from, by the encoding of a page."""
+    """The pages between ``begin`` and ``end`` of a file, with so many ``rows``: of ``lists`` these are their values.
+    ``width``: bytes of a value, 0: it is a text. ``sources``: where values come from, by the encoding of a page."""
 
     def __init__(
         self,
@@ -136,17 +149,20 @@ class PageStream:
         nullable: bool,
         width: int,
         sources: Sequence[int],
+        lists: WholeLists | None = None,
     ) -> None:
         self._library = library
         self._fetch = fetch
         self._codec = codec
+        self._lists = lists
         self._zstd = pa.Codec("zstd") if codec == "ZSTD" else None
         memory: Any = np.zeros(library.call("column_bytes", brief=True), dtype=np.uint8)
         self._column_at = address(memory)
         self.column = ColumnHead.from_buffer(memory)
         """What is handed to ``pages.c``: who reads says what is made of values, and where it goes."""
         self.column.rows = self.column.unmet = rows
-        self.column.nullable, self.column.codec, self.column.width = nullable, CODECS[codec], width
+        self.column.nullable, self.column.width = nullable, width
+        self.column.codec = CODECS[codec] if lists is None else _OTHER_CODEC
         self.column.sources[:] = sources
         self.column.next, self.column.end = begin, end
         self._block = np.empty(0, dtype=np.uint8)
@@ -221,18 +237,27 @@ class PageStream:
             raise DoubtfulPage("a page that does not fit its header")
 
     def _levels_and_values(self, header: PageHeader, whole: Any) -> tuple[Any, Any]:
+        if self._lists is not None:
+            return None, self._values_of_lists(header, self._decompressed(whole, header.uncompressed), self._lists)
         nullable = self.column.nullable
         if header.type == _DATA_2:
             return self._second_body(header, whole, nullable)
         values = self._decompressed(whole, header.uncompressed)
         if not nullable:
             return None, values
-        if header.level_encoding != _RLE or len(values) < 4:
-            raise DoubtfulPage("levels in another encoding")
-        size = int.from_bytes(values[:4].tobytes(), "little")
-        if size > len(values) - 4:
-            raise DoubtfulPage("levels that are longer than their page")
-        return values[4 : 4 + size], values[4 + size :]
+        return _levels(header, values)
+
+    def _values_of_lists(self, header: PageHeader, values: Any, lists: WholeLists) -> Any:
+        """The values behind two kinds of levels that say what is expected."""
+        if header.type == _DATA_2:
+            raise DoubtfulPage("a page of the second kind, whose header counts lists")
+        first = self.column.rows - self.column.unmet - header.values
+        for level, length in ((1, lists.length), (lists.level, 0)):
+            levels, values = _levels(header, values)
+            wish = level.bit_length(), header.values, level, first, length
+            if self._library.call("levels_fit", address(levels), len(levels), *wish) < 0:
+                raise DoubtfulPage("lists of other lengths, or nulls")
+        return values
 
     def _second_body(self, header: PageHeader, whole: Any, nullable: bool) -> tuple[Any, Any]:
         size = header.level_bytes
@@ -316,6 +341,16 @@ class PageStream:
             _spares.give(self._room)
             self._room = _spares.take(size)
             self.column.room, self.column.room_size = address(self._room), len(self._room)
+
+
+def _levels(header: PageHeader, values: Any) -> tuple[Any, Any]:
+    """What a page begins with, and what lies behind."""
+    if header.level_encoding != _RLE or len(values) < 4:
+        raise DoubtfulPage("levels in another encoding")
+    size = int.from_bytes(values[:4].tobytes(), "little")
+    if size > len(values) - 4:
+        raise DoubtfulPage("levels that are longer than their page")
+    return values[4 : 4 + size], values[4 + size :]
 
 
 def _streamed(codec: str, given: Any, most: int) -> Any:

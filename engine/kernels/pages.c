@@ -27,7 +27,7 @@ Rules:
 #define SHORT_TEXT 32
 
 /* Changes with every change of a function's name, arguments or meaning. */
-API int64_t penstock_pages(void) { return 4; }
+API int64_t penstock_pages(void) { return 5; }
 
 static inline int64_t least(int64_t one, int64_t other) { return one < other ? one : other; }
 
@@ -645,6 +645,38 @@ static int64_t pass_runs(Runs *runs, int64_t count) {
         const int64_t now = least(count, runs->left);
         pass_run(runs, now);
         count -= now;
+    }
+    return 0;
+}
+
+/* Of ``count`` places from ``first`` on, how many a list of ``length`` begins with. */
+static inline int64_t begins(int64_t first, int64_t count, int64_t length) {
+    return (first + count + length - 1) / length - (first + length - 1) / length;
+}
+
+/* Whether the levels of ``values`` values, the first of which is number ``first`` of its column, are all ``level``; or,
+ * with a ``length``, those of lists that have so many values each: 0 where one begins, else ``level``. */
+API int64_t penstock_levels_fit(const uint8_t *levels, int64_t size, int64_t bits, int64_t values, int64_t level,
+                                int64_t first, int64_t length) {
+    uint32_t found[CODES];
+    Runs runs;
+    open_runs(&runs, levels, levels + size, bits);
+    for (int64_t now; values; values -= now, first += now) {
+        if (next_run(&runs) < 0) return WRONG;
+        now = least(values, runs.left);
+        if (runs.bit == NONE) {
+            const int64_t wanted = length ? begins(first, now, length) : 0;
+            if (runs.value == level ? wanted : runs.value || wanted < now) return WRONG;
+        } else {
+            now = least(now, CODES);
+            unpack(&runs, now, found);
+            int64_t place = length ? first % length : 1;
+            for (int64_t i = 0; i < now; i++, place++) {
+                if (place == length) place = 0;
+                if (found[i] != (place ? (uint32_t)level : 0)) return WRONG;
+            }
+        }
+        pass_run(&runs, now);
     }
     return 0;
 }

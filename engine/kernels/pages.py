@@ -1,4 +1,5 @@
-"""Flat columns of Parquet files, decoded by ``pages.c``: page by page, at several times the speed of pyarrow's reader.
+"""Columns of Parquet files, flat or of lists of one length, decoded by ``pages.c``: page by page, at several times the
+speed of pyarrow's reader.
 
 In: the bytes of a file, and what pyarrow read of its footer. Out: arrays of the type that pyarrow gives, with the same
 values, or in a compact form. Rules:
@@ -37,6 +38,7 @@ from .page_stream import (
     DoubtfulPage,
     Fetch,
     PageStream,
+    WholeLists,
 )
 from .pieces import Positions
 
@@ -112,16 +114,51 @@ def column_reader(fetch: Fetch, metadata: Any, group: int, leaf: int, type: pa.D
     column = metadata.schema.column(leaf)
     if library is None or column.max_repetition_level or column.max_definition_level > 1 or "." in column.path:
         return None
+    return _reader(library, fetch, metadata, group, leaf, type, None)
+
+
+def list_reader(fetch: Fetch, metadata: Any, group: int, leaf: int, type: Any) -> ListReader | None:
+    """The same for the leaf of a column of lists of one length (``is_whole_lists``), as rows of that type; None: it is
+    read by pyarrow, as where a row is null."""
+    library = page_library()
+    column, stored = metadata.schema.column(leaf), _stored(type)
+    if library is None or column.max_repetition_level != 1 or stored.list_size < 1:
+        return None
+    lists = WholeLists(stored.list_size, column.max_definition_level)
+    values = _reader(library, fetch, metadata, group, leaf, stored.value_type, lists)
+    return ListReader(values, type) if isinstance(values, NumberReader) else None
+
+
+def is_whole_lists(type: pa.DataType) -> bool:
+    """Whether it has lists of one length, or tensors of one shape, which are stored as such."""
+    return bool(pa.types.is_fixed_size_list(_stored(type)))
+
+
+def _stored(type: Any) -> Any:
+    return type.storage_type if isinstance(type, pa.BaseExtensionType) else type
+
+
+def _reader(
+    library: PageLibrary,
+    fetch: Fetch,
+    metadata: Any,
+    group: int,
+    leaf: int,
+    type: pa.DataType,
+    lists: WholeLists | None,
+) -> ColumnReader | None:
+    column = metadata.schema.column(leaf)
     form = _form(column.physical_type, column.length, column.logical_type.to_json(), type)
     row_group = metadata.row_group(group)
     chunk = row_group.column(leaf)
-    if form is None or chunk.compression not in CODECS or chunk.num_values != row_group.num_rows or chunk.file_path:
+    rows = row_group.num_rows * (1 if lists is None else lists.length)
+    if form is None or chunk.compression not in CODECS or chunk.num_values != rows or chunk.file_path:
         return None
     begin, end = chunk_range(chunk)
-    if not 0 <= begin <= end or chunk.num_values < 0:
+    if not 0 <= begin <= end or rows < 0:
         return None
-    nullable, rows = bool(column.max_definition_level), chunk.num_values
-    says = {"rows": rows, "nullable": nullable, "width": form.width, "sources": form.sources}
+    nullable = lists is None and bool(column.max_definition_level)
+    says = {"rows": rows, "nullable": nullable, "width": form.width, "sources": form.sources, "lists": lists}
     pages = PageStream(library, fetch, begin, end, chunk.compression, **says)
     return (TextReader if form.is_text else NumberReader)(library, pages, form, rows, nullable)
 
@@ -351,6 +388,25 @@ class NumberReader(ColumnReader):
                 raise DoubtfulPage("a dictionary that does not fit its page")
             self._made[kind] = made
         column.words, column.known = address(self._made[kind]), known
+
+
+class ListReader:
+    """Lists of one length, by what reads their values."""
+
+    def __init__(self, values: NumberReader, type: Any) -> None:
+        self._values = values
+        self._type, self._stored = type, _stored(type)
+
+    def skip(self, rows: int) -> None:
+        """Leave the next rows out."""
+        self._values.skip(rows * self._stored.list_size)
+
+    def take(self, rows: int, picked: Positions | None = None, compact: bool = False) -> pa.Array:
+        """The next rows, or of these the ones at ascending positions. They have no compact form."""
+        values = self._values.take(rows * self._stored.list_size)
+        found = pa.FixedSizeListArray.from_arrays(values, type=self._stored)
+        found = found if picked is None else found.take(pa.array(picked))
+        return found if self._stored is self._type else self._type.wrap_array(found)
 
 
 class TextReader(ColumnReader):

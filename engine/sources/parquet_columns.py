@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -30,7 +31,15 @@ from ..expressions.bounds import bounded
 from ..files.partitions import Constants
 from ..files.paths import DataFile, is_local
 from ..kernels.page_stream import BLOCK, DoubtfulPage
-from ..kernels.pages import ColumnReader, TextReader, chunk_range, column_reader
+from ..kernels.pages import (
+    ColumnReader,
+    ListReader,
+    TextReader,
+    chunk_range,
+    column_reader,
+    is_whole_lists,
+    list_reader,
+)
 from ..kernels.pieces import selected
 from ..kernels.row_bits import fixed_bits
 from ..plan.rounds import CHUNK_ROWS, RowStream
@@ -42,6 +51,8 @@ from .skipping import GroupRanges, Skipping, range_of
 
 _BOUNDED = frozenset({"PLAIN", "RLE", "BIT_PACKED", "RLE_DICTIONARY", "PLAIN_DICTIONARY", "DELTA_LENGTH_BYTE_ARRAY"})
 """Encodings of which the values have no more bytes than the pages, or than a word of the dictionary for each."""
+_ELEMENTS = ("element", "item")
+"""What writers call the values of a list."""
 _TEXT_BITS = 64 + 1
 """Of a text besides its characters, at most."""
 
@@ -62,6 +73,8 @@ class OpenGroups:
         self.constants = constants
         #: leaf columns by their names; that of a nested column is another one
         self.leaves: Mapping[str, int] = {name: place for place, name in enumerate(metadata.schema.names)}
+        #: those of lists that are decoded here, by the names of their columns
+        self._lists: dict[str, int] = {}
         #: row groups of which pages are left out that need not be passed one by one
         self.leaping: set[int] = set()
         #: what is fetched ahead; None: the file is near
@@ -74,7 +87,7 @@ class OpenGroups:
         ranges: list[tuple[int, int]] = []
         found = self.metadata.row_group(group)
         for name in names:
-            leaf = self.leaves.get(name)
+            leaf = self.leaves.get(name, self._lists.get(name))
             if leaf is not None:
                 chunk = found.column(leaf)
                 begin, end = chunk_range(chunk)
@@ -116,11 +129,26 @@ class OpenGroups:
         return Column(self, field, start) if value is None else ConstantColumn(value)
 
     def reader(self, group: int, field: pa.Field) -> ColumnReader | None:
-        """The decoder of a column; None if it is pyarrow's."""
+        """The decoder of a flat column; None if it is pyarrow's."""
         leaf = self.leaves.get(field.name)
         if leaf is None or self.metadata.schema.column(leaf).path != field.name:
             return None
         return column_reader(self.fetch, self.metadata, group, leaf, field.type)
+
+    def list_reader(self, group: int, field: pa.Field) -> ListReader | None:
+        """The decoder of a column of lists of one length; None if it is pyarrow's."""
+        for name in _ELEMENTS:
+            leaf = self._paths.get(f"{field.name}.list.{name}")
+            if leaf is not None:
+                found = list_reader(self.fetch, self.metadata, group, leaf, field.type)
+                if found is not None:
+                    self._lists[field.name] = leaf
+                return found
+        return None
+
+    @cached_property
+    def _paths(self) -> Mapping[str, int]:
+        return {self.metadata.schema.column(place).path: place for place in range(self.metadata.num_columns)}
 
 
 class Column:
@@ -131,7 +159,7 @@ class Column:
         self._field = field
         #: the place of the row group at hand, rows that were passed in it, and rows that are left
         self._place = self._row = self._left = 0
-        self._reader: ColumnReader | _ByArrow | None = None
+        self._reader: ColumnReader | ListReader | _ByArrow | None = None
         #: the row group of which it is known where its pages are
         self._leaps = -1
         self._begin()
@@ -198,7 +226,8 @@ class Column:
 
     def _begin(self) -> None:
         group, self._left = self._groups.groups[self._place]
-        self._row, self._reader = 0, self._groups.reader(group, self._field)
+        read = self._groups.list_reader if is_whole_lists(self._field.type) else self._groups.reader
+        self._row, self._reader = 0, read(group, self._field)
         if self._reader is None:
             self._leave_to_arrow()
 

@@ -368,6 +368,8 @@ static void tried(const Seed *seed, const uint8_t *bytes, int32_t size) {
         body(seed, bytes, size);
         break;
     case PAGE:
+        penstock_levels_fit(bytes, size, 1 + (int64_t)draw(2), (int64_t)draw(6000), 1 + (int64_t)draw(3),
+                            (int64_t)draw(6000), (int64_t)draw(100));
         page(seed, bytes, size);
         break;
     default:

@@ -15,8 +15,9 @@ import pytest
 from pyarrow import parquet
 
 from penstock.engine.kernels.page_stream import DoubtfulPage
+from penstock.engine.kernels.pages import list_reader
 from support.page_seeds import write_page_seeds
-from support.parquet_pages import flat_columns, plain, random_file, reader_of, same_bits
+from support.parquet_pages import fetch_of, flat_columns, plain, random_file, reader_of, same_bits
 from support.sweeps import seeds
 
 FUZZ = Path(__file__).parents[2] / "support" / "fuzz_pages.c"
@@ -82,6 +83,36 @@ def test_damaged_column_is_read_as_pyarrow_reads_it_or_left_to_it(seed: int) -> 
         found.validate()
         wanted = read_by_pyarrow(hurt, group, name)
         assert wanted is None or same_bits(found, wanted.cast(type) if wanted.type != type else wanted), (name, type)
+
+
+@pytest.mark.parametrize("seed", seeds(6, of=100))
+def test_damaged_column_of_lists_is_read_as_pyarrow_reads_it_or_left_to_it(seed: int) -> None:
+    rng = random.Random(seed)
+    length, kind = rng.choice([1, 3, 9, 100]), rng.choice([pa.uint8(), pa.int64(), pa.float32()])
+    values = pa.array([rng.randrange(200) for _ in range(300 * length)], kind)
+    sink = pa.BufferOutputStream()
+    parquet.write_table(
+        pa.table({"x": pa.FixedSizeListArray.from_arrays(values, length)}),
+        sink,
+        compression=rng.choice(["none", "snappy", "lz4"]),
+        data_page_size=rng.choice([100, 5000]),
+        use_dictionary=rng.random() < 0.5,
+    )
+    content = sink.getvalue().to_pybytes()
+    metadata = parquet.read_metadata(pa.BufferReader(content))
+    chunk, type = metadata.row_group(0).column(0), pa.list_(kind, length)
+    begin = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+    for _ in range(EACH):
+        hurt = damaged(content, begin, begin + chunk.total_compressed_size, rng)
+        reader = list_reader(fetch_of(hurt), metadata, 0, 0, type)
+        assert reader is not None
+        try:
+            found = reader.take(300)
+        except DoubtfulPage:
+            continue
+        found.validate()
+        wanted = read_by_pyarrow(hurt, 0, "x")
+        assert wanted is None or same_bits(found.values, wanted.flatten())
 
 
 def read_by_pyarrow(content: bytes, group: int, name: str) -> pa.Array | None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -197,3 +198,82 @@ def test_footer_that_says_what_cannot_be_is_an_error_and_not_the_end_of_the_proc
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert "is damaged: its footer says of a column what cannot be" in done.stdout
+
+
+def lists_of_one_length(chance: random.Random, rows: int) -> pa.Array:
+    length, kind = chance.choice([1, 2, 7, 8, 300]), chance.choice([pa.uint8(), pa.int32(), pa.float64(), pa.bool_()])
+    most = chance.choice([2, 3, 200])
+    values = pa.array([chance.randrange(most) for _ in range(rows * length)]).cast(kind)
+    found = pa.FixedSizeListArray.from_arrays(values, length)
+    match chance.randrange(4):
+        case 0:
+            rows_found = found.to_pylist()
+            for _ in range(rows // 50):
+                rows_found[chance.randrange(rows)] = None
+            return pa.array(rows_found, found.type)
+        case 1 if length > 1:
+            field = pa.field("item", kind, nullable=False)
+            return pa.FixedSizeListArray.from_arrays(values, type=pa.list_(field, length))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_lists_of_one_length_are_those_that_pyarrow_reads(tmp_path, seed):
+    chance = random.Random(seed)
+    rows = chance.choice([1, 700, 2000])
+    column = lists_of_one_length(chance, rows)
+    options = {
+        "row_group_size": max(rows // chance.choice([1, 3]), 1),
+        "data_page_size": chance.choice([100, 2000, 10**6]),
+        "write_batch_size": chance.choice([1, 50, 1024]),
+        "compression": chance.choice(["none", "snappy", "zstd", "gzip"]),
+        "use_dictionary": chance.choice([True, False]),
+        "data_page_version": chance.choice(["1.0", "1.0", "2.0"]),
+    }
+    table = pa.table({"x": column, "n": range(rows), "free": pa.array([[1]] * rows)})
+    pq.write_table(table, tmp_path / "a.parquet", **options)
+    source = ParquetSource(tmp_path, split_by=chance.choice(["file", "row group"]))
+    for split in source.splits():
+        start = chance.randrange(split.rows + 1)
+        limits = [chance.choice([None, 0, 13, 100]) for _ in range(5)] + [None]
+        wanted = in_turn(RowStream(split.open(start)), limits)
+        found = in_turn(split.column_stream(start, None, True), limits)
+        assert found == wanted
+        for each in found:
+            each.validate(full=True)
+
+
+def readers_of(tmp_path, table: pa.Table, **options) -> list[type]:
+    """What reads each column of the first row group."""
+    pq.write_table(table, tmp_path / "a.parquet", **options)
+    (split,) = ParquetSource(tmp_path).splits()
+    stream = split.column_stream(0, None, False)
+    chunks = list(stream.chunks(10))
+    assert pa.Table.from_batches(chunks).equals(table.slice(0, 10))
+    return [type(column._reader).__name__ for column in stream._chunks._columns.values()]
+
+
+def test_lists_of_one_length_are_decoded_here_and_others_are_not(tmp_path):
+    whole = pa.FixedSizeListArray.from_arrays(pa.array(range(4000)), 4)
+    nulls = pa.array([None, *whole.to_pylist()[1:]], whole.type)
+    free = pa.array(whole.to_pylist())
+    table = pa.table({"whole": whole, "nulls": nulls, "free": free, "again": whole})
+    assert readers_of(tmp_path, table.select(["whole", "nulls", "again"])) == ["ListReader", "_ByArrow", "ListReader"]
+    with_nulls_inside = pa.FixedSizeListArray.from_arrays(pa.array([None, *range(3999)]), 4)
+    assert readers_of(tmp_path, pa.table({"x": with_nulls_inside})) == ["_ByArrow"]
+    tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int64(), (2, 2)), whole)
+    assert readers_of(tmp_path, pa.table({"x": tensors})) == ["ListReader"]
+    assert readers_of(tmp_path, pa.table({"x": whole}), data_page_version="2.0") == ["_ByArrow"]
+
+
+def test_picked_rows_of_lists_are_those_that_were_asked_for(tmp_path):
+    whole = pa.FixedSizeListArray.from_arrays(pa.array(range(4000)), 4)
+    pq.write_table(pa.table({"x": whole}), tmp_path / "a.parquet", row_group_size=300, data_page_size=100)
+    (split,) = ParquetSource(tmp_path, split_by="file").splits()
+    stream = split.column_stream(0, None, False)
+    list(stream.chunks(7))
+    column = stream._chunks._columns["x"]
+    picked = np.array([0, 5, 293, 600])
+    assert column.take(700, picked).equals(whole.take(pa.array(picked + 7)))
+    column.skip(100)
+    assert column.take(3).equals(whole.slice(807, 3))
