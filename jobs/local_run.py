@@ -83,8 +83,9 @@ def run_local(
 
     The arguments are those of ``run``, and ``threads``: how many threads of the process's pool run the drivers of all
     tasks (by default as many as there are cores; 0: each task has a thread of its own). The rows and their order depend
-    on neither. More threads pay without more ``parallelism``: sources are read beside the operators, two lanes at once,
-    and no row passes an exchange, which costs a third more processor time at two subtasks. Without ``checkpoints``
+    on neither. More threads than ``parallelism`` pay, too: sources are read beside the operators then, two lanes at
+    once, and no row passes an exchange. More ``parallelism`` pays where operators before a ``gather`` do most of the
+    work; rows that are divided by key cost a third more processor time at two subtasks. Without ``checkpoints``
     nothing survives the process, and rows become visible when the job ends.
     """
     asked = None if checkpoints is None else place_in(checkpoints)

@@ -22,7 +22,8 @@ def penstock(number: int, folder: Path, threads: int) -> Work:
     import penstock as ps
 
     def run() -> Rows:
-        job = ps.run_local(flow_of(number, folder, "gather"), threads=threads).wait()
+        flow = flow_of(number, folder, "gather")
+        job = ps.run_local(flow, threads=threads, parallelism=threads).wait()
         return [row.values() for row in job.result("rows").to_pylist()]
 
     return run

@@ -32,7 +32,8 @@ import pyarrow.compute as pc
 
 class Split(Protocol):
     """One unit of source work, picklable. One whose reading may wait for a disk or a network says so with an attribute
-    ``blocking`` that is true; it is then opened and read on other threads, one at a time. One whose rows somebody else
+    ``blocking`` that is true; it is then opened and read on other threads, one at a time, unless another one,
+    ``is_at_hand``, says that just now it need not wait. One whose rows somebody else
     still makes says ``may_be_poison = False``: an error is then no fault of the split's, and it is never skipped. One
     that holds much memory while it is open, beside the batches that it gives, says how much: ``open_bytes``; one that
     has its rows in memory before it is opened: ``held_bytes``."""

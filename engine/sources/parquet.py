@@ -41,6 +41,7 @@ from ..core.shown import hides_credentials
 from ..expressions.bounds import bounded, python_value
 from ..expressions.evaluator import Evaluator
 from ..expressions.kernel_calls import columns_read
+from ..files.cached import is_cached
 from ..files.object_store import storage_options
 from ..files.partitions import Constants, FolderColumns, partitions_of
 from ..files.paths import (
@@ -134,6 +135,11 @@ class ParquetSplit:
     def is_far(self) -> bool:
         """Whether each request for a part of it takes its time."""
         return not is_local(self.file.filesystem)
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether it is decoded here, from memory: what pyarrow reads runs beside Python, on another thread."""
+        return self.has_statistics and not self.is_far and is_cached(self.file.path, self.file.size)
 
     @property
     def _is_scanned(self) -> bool:

@@ -114,6 +114,11 @@ class SplitAgain:
         self.rows = split.rows
         self.blocking = bool(getattr(split, "blocking", False))
 
+    @property
+    def is_at_hand(self) -> bool:
+        """As the split is."""
+        return bool(getattr(self._split, "is_at_hand", False))
+
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         """The rows from ``start`` on."""
         return self._split.open(start)

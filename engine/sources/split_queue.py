@@ -6,7 +6,8 @@ Rules:
    counted, and left to other readers. Where it has none in a round that others have one in, it is through at once.
 2. A round of a lane is the rest of its split, or ``quota`` rows of it. One that ends before its quota ends the split.
 3. While a lane is read, other threads begin with what the next ones come to (``at_once``), where splits give chunks
-   (``picking``, rule 5). Cursors count what was taken, so nobody sees that, and an error is told at its turn.
+   (``picking``, rule 5). Cursors count what was taken, so nobody sees that, and an error is told at its turn. What is
+   at hand (``core.source.Split``) is read in place: another thread would cost more than it saves.
 4. A split that has another schema or another number of rows than planned has changed: what was read and what is counted
    would not agree, so that is an error. Views and runs become plain here (``plain_types``).
 """
@@ -162,7 +163,7 @@ class SplitQueue:
         self._recent[round, cursor.lane] = split.id
         if len(self._recent) > RECENT_SPLITS:
             del self._recent[next(iter(self._recent))]
-        background = self._background if getattr(split, "blocking", False) else None
+        background = self._background if self._may_wait(cursor, split) else None
         if background is not None and cursor.lane not in self._streams:
             self._read_several(cursor, background)
             if (found := self._ahead.pop(self._position(cursor), None)) is not None:
@@ -175,6 +176,14 @@ class SplitQueue:
         else:
             self._chunks = self._begun.pop(cursor.lane, None) or self._read_ahead(cursor, background)
             self._begin_next(cursor, background)
+
+    def _may_wait(self, cursor: LaneCursor, split: Split) -> bool:
+        """Whether another thread is to read the split, or does already. Rule 3."""
+        if not getattr(split, "blocking", False):
+            return False
+        if self.at_once > 1 or cursor.lane in self._begun or self._position(cursor) in self._ahead:
+            return True
+        return not getattr(split, "is_at_hand", False)
 
     def _read_ahead(self, cursor: LaneCursor, background: Background) -> ReadAhead:
         return ReadAhead(self._chunks_of(cursor), background)

@@ -160,7 +160,7 @@ def restored(make: Make, reader: SplitReader) -> SplitReader:
 
 
 @pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_chunks(monkeypatch: pytest.MonkeyPatch, now_and_then_on_disk: None) -> None:
     monkeypatch.setattr(rounds, "CHUNK_ROWS", 3)
     monkeypatch.setattr(parquet_columns, "CHUNK_ROWS", 3)
 

@@ -71,7 +71,7 @@ def picked(source, chance: random.Random) -> Pick | None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_elements_are_those_of_reading_one_by_one(tmp_path, seed):
+def test_elements_are_those_of_reading_one_by_one(tmp_path, seed, now_and_then_on_disk):
     chance = random.Random(seed)
     source = source_of(tmp_path, chance, chance.randrange(1, 12))
     quota, state = chance.choice([None, 30_000, 10_000]), chance.getstate()
@@ -91,7 +91,7 @@ def test_elements_are_those_of_reading_one_by_one(tmp_path, seed):
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_so_many_lanes_are_read_at_once(tmp_path, at_once):
+def test_so_many_lanes_are_read_at_once(on_disk, tmp_path, at_once):
     for number in range(8):
         pq.write_table(pa.table({"n": range(20_000)}), tmp_path / f"{number}.parquet")
     others = OtherThreads(random.Random(1))
@@ -99,7 +99,7 @@ def test_so_many_lanes_are_read_at_once(tmp_path, at_once):
     assert others.most == at_once
 
 
-def test_split_that_fails_fails_at_its_turn(tmp_path):
+def test_split_that_fails_fails_at_its_turn(on_disk, tmp_path):
     for number in range(8):
         pq.write_table(pa.table({"n": [number] * 20_000}), tmp_path / f"{number}.parquet")
     source, others, given = ParquetSource(tmp_path), OtherThreads(random.Random(2)), []
@@ -110,7 +110,7 @@ def test_split_that_fails_fails_at_its_turn(tmp_path):
     assert [each[1]["n"][0] for each in given if isinstance(each, tuple)] == list(range(5))
 
 
-def test_rows_behind_a_task_barrier_wait_for_what_joins_tell_then(tmp_path):
+def test_rows_behind_a_task_barrier_wait_for_what_joins_tell_then(on_disk, tmp_path):
     """The next round may lie behind a barrier, and joins need other rows there."""
     for number in range(8):
         pq.write_table(pa.table({"n": range(20_000)}), tmp_path / f"{number}.parquet")
@@ -120,7 +120,7 @@ def test_rows_behind_a_task_barrier_wait_for_what_joins_tell_then(tmp_path):
     assert not others.waiting
 
 
-def test_rows_that_are_not_needed_are_not_waited_for(tmp_path):
+def test_rows_that_are_not_needed_are_not_waited_for(on_disk, tmp_path):
     for number in range(8):
         pq.write_table(pa.table({"n": range(20_000)}), tmp_path / f"{number}.parquet")
     others = OtherThreads(random.Random(4))

@@ -53,7 +53,7 @@ def elements(found: SplitReader, elsewhere: OtherThreads | None, stop: int = 10*
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_elements_are_those_of_reading_one_by_one(tmp_path, seed):
+def test_elements_are_those_of_reading_one_by_one(tmp_path, seed, now_and_then_on_disk):
     chance = random.Random(seed)
     source, quota = source_of(tmp_path, chance, chance.randrange(1, 80)), chance.choice([None, 6, 8])
     wanted, elsewhere = elements(reader(source, None, quota), None), OtherThreads()
@@ -64,7 +64,7 @@ def test_elements_are_those_of_reading_one_by_one(tmp_path, seed):
     assert begun + elements(found, elsewhere) == wanted
 
 
-def test_thirty_two_are_read_in_one_go(tmp_path):
+def test_thirty_two_are_read_in_one_go(on_disk, tmp_path):
     for number in range(100):
         pq.write_table(pa.table({"n": [number]}), tmp_path / f"{number:03}.parquet")
     elsewhere = OtherThreads()
@@ -72,7 +72,7 @@ def test_thirty_two_are_read_in_one_go(tmp_path):
     assert elsewhere.goes == 4
 
 
-def test_split_that_fails_fails_at_its_turn(tmp_path):
+def test_split_that_fails_fails_at_its_turn(on_disk, tmp_path):
     for number in range(20):
         pq.write_table(pa.table({"n": [number]}), tmp_path / f"{number:03}.parquet")
     source = ParquetSource(tmp_path)
@@ -86,7 +86,7 @@ def test_split_that_fails_fails_at_its_turn(tmp_path):
     assert found.current_split == "013.parquet#0"
 
 
-def test_rows_that_are_not_needed_are_passed_over(tmp_path):
+def test_rows_that_are_not_needed_are_passed_over(on_disk, tmp_path):
     source, elsewhere = source_of(tmp_path, random.Random(1), 40), OtherThreads()
     found = reader(source, elsewhere)
     while found.peek() is None:
@@ -95,7 +95,7 @@ def test_rows_that_are_not_needed_are_passed_over(tmp_path):
     assert not [each for each in elements(found, elsewhere) if isinstance(each, tuple)]
 
 
-def test_joins_keep_splits_apart_as_windows_may(tmp_path):
+def test_joins_keep_splits_apart_as_windows_may(on_disk, tmp_path):
     for number in range(20):
         pq.write_table(pa.table({"n": [number]}), tmp_path / f"{number:03}.parquet")
     source, elsewhere = ParquetSource(tmp_path), OtherThreads()
@@ -105,7 +105,7 @@ def test_joins_keep_splits_apart_as_windows_may(tmp_path):
     assert elsewhere.goes >= 20
 
 
-def test_wide_rows_of_a_small_split_are_not_read_all_at_once(tmp_path):
+def test_wide_rows_of_a_small_split_are_not_read_all_at_once(on_disk, tmp_path):
     table = pa.table({"n": range(300), "text": [chr(97 + n % 26) * 128 * 1024 for n in range(300)]})
     for number in range(2):
         pq.write_table(table, tmp_path / f"{number}.parquet", use_dictionary=False, compression="zstd")
