@@ -1,8 +1,8 @@
 """Whether a local file lies in the memory of the system, so that reading it waits for no disk.
 
 Linux is asked for single bytes that it has (``preadv2`` with ``RWF_NOWAIT``): it gives them at once, or says that it
-would have to wait. A file system that cannot tell, as most networked ones, is one that may wait. What is found is a guess:
-only places of the file are looked at, and the system may drop them at any time. Whoever goes by it waits then.
+would have to wait. A file system that cannot tell, as most networked ones, is one that may wait. What is found is a
+guess: only places of the file are looked at, and the system may drop them at any time. Whoever goes by it waits then.
 """
 
 from __future__ import annotations
