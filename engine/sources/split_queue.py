@@ -6,8 +6,9 @@ Rules:
    counted, and left to other readers. Where it has none in a round that others have one in, it is through at once.
 2. A round of a lane is the rest of its split, or ``quota`` rows of it. One that ends before its quota ends the split.
 3. While a lane is read, other threads begin with what the next ones come to (``at_once``), where splits give chunks
-   (``picking``, rule 5). Cursors count what was taken, so nobody sees that, and an error is told at its turn. What is
-   at hand (``core.source.Split``) is read in place: another thread would cost more than it saves.
+   (``picking``, rule 5). Cursors count what was taken, so nobody sees that, and an error is told at its turn. Where no
+   thread is left for that, a split at hand (``core.source.Split``) is read in place: to change threads for each chunk
+   costs more than it saves.
 4. A split that has another schema or another number of rows than planned has changed: what was read and what is counted
    would not agree, so that is an error. Views and runs become plain here (``plain_types``).
 """
