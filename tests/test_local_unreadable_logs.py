@@ -18,8 +18,8 @@ from support.bucket_twin import BucketTwin
 
 PATIENCE = 60.0
 CHECKOUT = Path(__file__).parent.parent
-READERS = {"actors/hosting/coordinator_host.py"}
-"""Who may read a log by the function that lets OSError pass."""
+READERS = {"actors/claims/restart.py", "actors/hosting/coordinator_host.py"}
+"""Who may read a log by the function that lets OSError pass: within ``naming_log``, which gives them words."""
 
 
 def flow(rate: float = 0.0) -> ps.Flow:
@@ -138,6 +138,18 @@ def test_who_is_not_let_in_learns_where_that_is_said_and_the_store_is_asked_once
     with told(f"s3://{bucket}/state", "Permission denied", "AWS_ACCESS_KEY_ID"):
         ps.retire_output(f"s3://{bucket}/state/daily", tmp_path)
     assert len(buckets.requests) == 1
+
+
+def test_restart_of_a_job_whose_store_is_out_of_reach_is_refused_in_words(unreachable: Callable[[], None]) -> None:
+    unreachable()
+    with told(*nobody_answers("nobody-restart")):
+        ps.run_local(flow(), checkpoints="s3://nobody-restart/state", resume="restart")
+
+
+def test_restart_over_a_log_that_cannot_be_read_is_refused_in_words(tmp_path: Path) -> None:
+    loop(tmp_path)
+    with told(*leads_to_itself(tmp_path)):
+        ps.run_local(flow(), checkpoints=tmp_path, resume="restart")
 
 
 def test_start_from_a_snapshot_that_is_out_of_reach_is_refused_in_words(
