@@ -13,9 +13,10 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -23,13 +24,16 @@ from ..core.arguments import Within, checked
 from ..core.errors import DataError, FlowError
 from ..core.operator import OperatorConfig
 from ..operators import MapBatches
-from ..operators.rowwise.map_batches import made
+from ..operators.rowwise.map_batches import ForgivingMapBatches, made
 from ..operators.rowwise.user_calls import BatchFormat, Called, arguments_of, as_array, columns_of
 from ..plan.resources import Resources, resources_of
 from ..planner.graph import Graph, Node
 
 Size = Annotated[int, Within(1)]
 Calls = Annotated[int, Within(1, 1024)]
+
+OnError: TypeAlias = Literal["raise", "skip", "keep"]
+"""What becomes of rows that cannot be read, or that a function raises for."""
 
 FIRST_ROWS = 64
 """So many rows a function is called with when nobody says what it gives."""
@@ -60,6 +64,10 @@ class Calling:
     def _then(self, config: OperatorConfig, name: str | None = None) -> Self:
         raise NotImplementedError
 
+    def _without_bad(self, on_error: OnError) -> Self:
+        """The rows without the bad ones, if these are to be left out."""
+        raise NotImplementedError
+
     def _ask(self, resources: Resources) -> Self:
         raise NotImplementedError
 
@@ -79,6 +87,7 @@ class Calling:
         num_cpus: float = 0.0,
         num_gpus: float = 0.0,
         memory: float = 0.0,
+        on_error: OnError = "raise",
         name: str | None = None,
     ) -> Self:
         """What ``function`` makes of each batch: a batch, a table, a frame of pandas, or a dict of arrays, of any
@@ -94,10 +103,15 @@ class Calling:
         ``concurrency``: so many calls at once in each subtask, on threads; a class is built as often, but for one whose
         ``__call__`` is asynchronous. Rows come in their order all the same, and checkpoints wait for no call: those
         that are under way are made again. ``num_cpus``, ``num_gpus``, ``memory`` (bytes): of the cluster for each
-        subtask, in a stage of their own."""
+        subtask, in a stage of their own.
+
+        ``on_error``: where it raises, the rows with which it does so alone are found: they "raise", are left out
+        ("skip"), or have nulls in all columns and ``_error``, a struct of ``reason`` and ``row`` ("keep")."""
         given = arguments_of(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs)
         called = Called(function, batch_format, *given)
-        return self._calling(called, schema, batch_size, concurrency, resources_of(num_cpus, num_gpus, memory), name)
+        return self._calling(
+            called, schema, batch_size, concurrency, resources_of(num_cpus, num_gpus, memory), name, on_error
+        )
 
     @checked()
     def flat_map(
@@ -114,13 +128,16 @@ class Calling:
         num_cpus: float = 0.0,
         num_gpus: float = 0.0,
         memory: float = 0.0,
+        on_error: OnError = "raise",
         name: str | None = None,
     ) -> Self:
         """The rows that ``function`` makes of each row: it gets a dict and gives a list of dicts, or yields them.
         Slower than a function of whole batches by far. Arguments as for :meth:`map_batches`."""
         given = arguments_of(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs)
         called = Called(function, "arrow", *given, each="row")
-        return self._calling(called, schema, batch_size, concurrency, resources_of(num_cpus, num_gpus, memory), name)
+        return self._calling(
+            called, schema, batch_size, concurrency, resources_of(num_cpus, num_gpus, memory), name, on_error
+        )
 
     def _calling(
         self,
@@ -130,13 +147,15 @@ class Calling:
         concurrency: int,
         asked: Resources,
         name: str | None,
+        on_error: OnError = "raise",
     ) -> Self:
         called.check()
         if schema is None:
-            schema = told_schema(called, self._first(called, batch_size))
+            schema = told_schema(called, self._first(called, batch_size), on_error != "raise")
         stream = self.forward() if asked else self
-        found = stream._then(MapBatches(called.plain, schema, batch_size, concurrency), name)
-        return found._ask(asked) if asked else found
+        kind = MapBatches if on_error == "raise" else ForgivingMapBatches
+        found = stream._then(kind(called.plain, schema, batch_size, concurrency), name)
+        return (found._ask(asked) if asked else found)._without_bad(on_error)
 
     def _first(self, called: Called, batch_size: int | None = None) -> pa.RecordBatch:
         """Rows for a call that tells what it gives. Raises FlowError if there are none."""
@@ -159,8 +178,13 @@ def _with_few_rows(node: Node) -> Node:
     return replace(node, config=replace(config, batch_size=min(config.batch_size or FIRST_ROWS, FIRST_ROWS)))
 
 
-def told_schema(called: Called, first: pa.RecordBatch) -> pa.Schema:
-    """The types of what a function gives of these rows. Raises FlowError, UserCodeError."""
+def told_schema(called: Called, first: pa.RecordBatch, forgiving: bool = False) -> pa.Schema:
+    """The types of what a function gives of these rows; or, if it may raise for some, of the first for which it does
+    not. Raises FlowError, UserCodeError."""
+    if forgiving and first.num_rows > 1:
+        for number in range(first.num_rows):
+            with suppress(FlowError):
+                return told_schema(called, first.slice(number, 1))
     callee = made(called, called.name)
     try:
         results = callee(first)

@@ -100,7 +100,7 @@ from ..sources.parquet import ParquetSource
 from ..sources.records import BinarySource, JsonSource, TextSource
 from ..state.memory import DEFAULT_BUDGET
 from .batch_rules import BatchRules, Buckets
-from .calling import GROUPS, Calling, Calls, told_schema
+from .calling import GROUPS, Calling, Calls, OnError, told_schema
 from .handoff import open_outer
 from .index import Between, Index, InList
 from .looking import Looking
@@ -113,9 +113,6 @@ Asked: TypeAlias = tuple[str, str] | str | Aggregate
 
 _UNDER_ONE_LANE = (Emission.AT_END, Emission.AFTER_BUILD, Emission.UNKNOWN)
 """Operators that emit like this put rows of many parts under one lane of their subtask."""
-
-OnError: TypeAlias = Literal["raise", "skip", "keep"]
-"""What becomes of rows that cannot be read."""
 
 Through: TypeAlias = Literal["gather", "key"]
 """The exchange that brings rows of one key together, where they are not yet."""
@@ -264,7 +261,7 @@ class Flow(Graph):
             keeps_bad=on_error != "raise",
             storage_options=storage_options,
         )
-        return self._without_bad(self.from_source(source, name=name, rate=rate), on_error)
+        return self.from_source(source, name=name, rate=rate)._without_bad(on_error)
 
     @checked()
     def read_json(
@@ -290,13 +287,7 @@ class Flow(Graph):
             keeps_bad=on_error != "raise",
             storage_options=storage_options,
         )
-        return self._without_bad(self.from_source(source, name=name, rate=rate), on_error)
-
-    @staticmethod
-    def _without_bad(rows: Stream, on_error: OnError) -> Stream:
-        if on_error != "skip":
-            return rows
-        return rows.filter(f"{ERROR} is null", name=f"{rows.id}-readable").drop(ERROR)
+        return self.from_source(source, name=name, rate=rate)._without_bad(on_error)
 
     @checked()
     def read_text(
@@ -919,6 +910,11 @@ class Stream(Shaping, Looking, Calling):
             raise FlowError("pack: sequences are whole only in a window", "say of how many rows: window=8192")
         config = Pack(length, tokens, separator, pad, remainder, segments, positions, documents)
         return self.apply(config, at_barrier=at_barrier, name=name)
+
+    def _without_bad(self, on_error: OnError) -> Stream:
+        if on_error != "skip":
+            return self
+        return self.filter(f"{ERROR} is null", name=f"{self.id}-readable").drop(ERROR)
 
     # ------------------------------------------------------------------ ends
 

@@ -20,10 +20,14 @@ Rules:
    nothing is known. Which rows are given together never depends on that.
 5. A class is built with the operator, once for each call that may be under way, and, if it has a method ``close``,
    closed with it, whatever has happened.
+6. With ``on_error`` other than "raise" a batch with which the function raises is halved until the rows are found with
+   which it does so alone. These are rows in their places: nulls, and ``_error``, which says why, and what was given.
+   It does so for whatever the function itself raises, but for errors of Penstock and of memory; what it gives must fit.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +40,7 @@ import pyarrow as pa
 from ...arrow.dictionaries import PlainNulls
 from ...arrow.plain_types import plain_array, plain_schema
 from ...core.elements import Batch, Tag
-from ...core.errors import DataError, FlowError
+from ...core.errors import DataError, FlowError, PenstockError
 from ...core.operator import Background, Emitter, OperatorContext, Output, Stateless, Steps, run_at_once
 from ...core.schemas import check_distinct, check_inputs, no_rows
 from ...core.traits import Emission, Lineage, State, Traits
@@ -47,6 +51,11 @@ from .user_calls import Called, Callee, as_array, columns_of
 
 CALL_ROWS = 65_536
 """Half of a source's batch: while a call lasts nobody sees a new row, and functions may be slow."""
+
+ERROR = "_error"
+ERROR_FIELD = pa.field(ERROR, pa.struct([("reason", pa.string()), ("row", pa.string())]))
+MOST_TEXT = 65_536
+"""Characters of a row that could not be taken, and of the reason, that are kept."""
 
 LONG_SECONDS = 0.1
 """A call that takes longer is made elsewhere: to hand it over and back takes a thousandth of that."""
@@ -103,10 +112,30 @@ class MapBatches:
             return RunningMapBatches(self, callee, bound)
         return AsynchronousMapBatches(self, callee, bound, elsewhere)
 
+    @property
+    def with_errors(self) -> pa.Schema | None:
+        """The schema of the rows that come out, if bad ones are kept (rule 6)."""
+        return None
+
     def describe(self) -> str:
         """The function's name, and how many rows it is given."""
         name = self.called.name
         return name if self.batch_size is None else f"{name}, {self.batch_size:,} rows at a time"
+
+
+@dataclass(frozen=True)
+class ForgivingMapBatches(MapBatches):
+    """The same, and it keeps rows with which the function raises (rule 6)."""
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The schema that the user promised, any of which may be null, and ``_error``."""
+        check_distinct(self.kind, "column", [*self.schema.names, ERROR])
+        super().output_schema(inputs)
+        return self.with_errors
+
+    @property
+    def with_errors(self) -> pa.Schema:
+        return pa.schema([*(each.with_nullable(True) for each in plain_schema(self.schema)), ERROR_FIELD])
 
 
 def made(called: Called, name: str, at_once: int = 1) -> Callee:
@@ -135,6 +164,8 @@ class RunningMapBatches(Stateless):
         self._callee = callee
         self._name = config.describe()
         self._schema = plain_schema(config.schema)
+        #: of what comes out if bad rows are kept (rule 6)
+        self._with_errors = config.with_errors
         self._rows_at_once = config.batch_size or CALL_ROWS
         self._is_cut = config.batch_size is not None
         self._bound = bound
@@ -169,9 +200,23 @@ class RunningMapBatches(Stateless):
         try:
             results = self._callee(batch.records)
         except BaseException as error:
+            if self._with_errors is not None and _is_of_rows(error):
+                return list(_together(self._halved(batch, error), self._bound))
             _blame_user(self._name, error, self._rows(batch))
         found = [self._plain.of(self._checked(each, batch)) for each in results]
+        if self._with_errors is not None:
+            found = [_completed(each.columns, each.num_rows, self._with_errors) for each in found]
         return found if len(found) < 2 else list(_together(found, self._bound))
+
+    def _halved(self, batch: Batch, error: BaseException) -> list[pa.RecordBatch]:
+        """Rule 6, for rows with which the function has raised."""
+        half = batch.records.num_rows // 2
+        if not half:
+            told = {"reason": f"{type(error).__name__}: {error}"[:MOST_TEXT], "row": _row_text(batch.records)}
+            nulls = [pa.nulls(1, each.type) for each in self._schema]
+            return [_completed([*nulls, pa.array([told], ERROR_FIELD.type)], 1, self._with_errors)]
+        halves = (batch.records.slice(0, half), batch.records.slice(half))
+        return [each for rows in halves for each in self._call(Batch(rows, batch.tag))]
 
     def _checked(self, result: Any, batch: Batch) -> pa.RecordBatch:
         if self._all_nullable and isinstance(result, pa.RecordBatch) and result.schema.equals(self._schema):
@@ -378,6 +423,27 @@ class AsynchronousMapBatches(RunningMapBatches):
         found = self._call(batch)
         self._is_long = time.perf_counter() - began > LONG_SECONDS
         return found
+
+
+def _is_of_rows(error: BaseException) -> bool:
+    """Whether it may be for the rows that a function raises this."""
+    return isinstance(error, Exception) and not isinstance(error, PenstockError | MemoryError)
+
+
+def _completed(columns: Sequence[pa.Array], rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns, and nulls in those of the schema behind them."""
+    further = [pa.nulls(rows, each.type) for each in list(schema)[len(columns) :]]
+    return pa.RecordBatch.from_arrays([*columns, *further], schema=schema)
+
+
+def _row_text(records: pa.RecordBatch) -> str:
+    """The first row as JSON, or nearly so."""
+    try:
+        (row,) = records.slice(0, 1).to_pylist()
+        text = json.dumps(row, default=lambda each: f"{len(each):,} bytes" if isinstance(each, bytes) else str(each))
+    except (ValueError, OverflowError, TypeError):
+        text = str(records.slice(0, 1))
+    return text[:MOST_TEXT]
 
 
 def _together(found: Sequence[pa.RecordBatch], bound: Bound) -> Iterator[pa.RecordBatch]:
