@@ -179,12 +179,12 @@ def _with_few_rows(node: Node) -> Node:
 
 
 def told_schema(called: Called, first: pa.RecordBatch, forgiving: bool = False) -> pa.Schema:
-    """The types of what a function gives of these rows; or, if it may raise for some, of the first for which it does
-    not. Raises FlowError, UserCodeError."""
+    """The types of what a function gives of these rows; or, if it raises for them and may do so, of the first for
+    which it does not. Raises FlowError, UserCodeError."""
     if forgiving and first.num_rows > 1:
-        for number in range(first.num_rows):
+        for rows in (first, *(first.slice(number, 1) for number in range(first.num_rows))):
             with suppress(FlowError):
-                return told_schema(called, first.slice(number, 1))
+                return told_schema(called, rows)
     callee = made(called, called.name)
     try:
         results = callee(first)

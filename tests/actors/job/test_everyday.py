@@ -18,12 +18,23 @@ PATIENCE = 60.0
 SPLITS = [pa.table({"k": [f"k{n * 7 % 5}"] * 40, "v": range(n, n + 40)}) for n in range(0, 800, 40)]
 SCHEMA = SPLITS[0].schema
 
+ODD = pa.schema({"odd": pa.int64()})
+
+
+def odd(row: dict[str, int]) -> list[dict[str, int]]:
+    if row["v"] % 7 == 0:
+        raise ValueError(row["v"])
+    return [{"odd": row["v"]}] * (row["v"] % 2)
+
+
 SHAPES: dict[str, Callable[[ps.Stream], ps.Stream]] = {
     "sample": lambda rows: rows.sample(0.4, seed=3),
     "sample behind keys": lambda rows: rows.partition_by("k").sample(0.4, seed=3),
     "quantiles": lambda rows: rows.group_by("k").agg(
         half=ps.col("v").median(), most=ps.col("v").quantile(0.9), about=ps.col("v").approx_quantile(0.9)
     ),
+    "bad rows left out": lambda rows: rows.flat_map(odd, ODD, on_error="skip"),
+    "bad rows kept": lambda rows: rows.flat_map(odd, ODD, concurrency=2, on_error="keep"),
     "window": lambda rows: rows.window(
         ["k"],
         ["v"],

@@ -141,7 +141,7 @@ def test_first_rows_need_no_more_than_a_little_of_a_source_and_leave_nothing() -
     assert [each["n"] for each in found.take(3)] == [1, 3, 5]
     assert len(read) < 1000
     assert read[-1] == -1, "the split was not closed"
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_batches_have_the_size_asked_for_and_whoever_stops_leaves_nothing() -> None:
