@@ -35,6 +35,14 @@ class FeedLink(Protocol):
         """Free its resources."""
 
 
+class RemoteLink(FeedLink, Protocol):
+    """One to another process."""
+
+    @property
+    def is_near(self) -> bool:
+        """Whether that was found on this machine."""
+
+
 class FeedRoute(Protocol):
     """How readers reach a feed. It travels to them, so it can be pickled. ``folder``: the job's checkpoints."""
 

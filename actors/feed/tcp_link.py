@@ -32,7 +32,8 @@ from ..transport.frames import GarbageError
 from ..transport.greeting import Caller, GreetingError
 from ..transport.sockets import let_calls_return, send_parts, shut
 from .discovery import FeedDiscovery, error_of_end, run_of
-from .link import BrokenFeedLinkError
+from .link import BrokenFeedLinkError, FeedLink
+from .sharing import SharingLink
 from .wire import ReplyReader, request_bytes
 
 SILENCE_SECONDS = 5.0
@@ -59,9 +60,9 @@ class TcpRoute:
     access: StoreAccess = field(default_factory=StoreAccess, repr=False, compare=False)
     """By which readers find the folder, if it is in a bucket."""
 
-    def open(self) -> TcpLink:
+    def open(self) -> FeedLink:
         """A link for one reader."""
-        return TcpLink(self)
+        return SharingLink(TcpLink(self), self.secrets.token, f"{self.job} {self.feed}")
 
 
 class TcpLink:
@@ -74,9 +75,14 @@ class TcpLink:
         self._sending = threading.Lock()
         self._endpoint: Endpoint | None = None
         self._connection: socket.socket | None = None
+        self._is_near = False
         self._replies: ReplyReader | None = None
         #: messages that were damaged since the last answer
         self._damages = 0
+
+    @property
+    def is_near(self) -> bool:
+        return self._is_near
 
     def ask(self, ask: Ask, timeout: float) -> Reply[pa.RecordBatch]:
         try:
@@ -146,7 +152,7 @@ class TcpLink:
         connection = connect(endpoint, Caller(me, _NOBODY, feed, _NOBODY), self._route.secrets, self._stop)
         let_calls_return(connection, SILENCE_SECONDS)
         with self._sending:
-            self._endpoint, self._connection = endpoint, connection
+            self._endpoint, self._connection, self._is_near = endpoint, connection, endpoint.is_near
         self._stop.watch(connection)
         self._replies = ReplyReader(connection, self._on_silence)
         return self._replies

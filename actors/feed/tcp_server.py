@@ -188,7 +188,7 @@ class TcpFeedServer:
         except Exception as error:
             return self._bug(error)
         try:
-            return writer.parts(reply), False
+            return writer.parts(reply, request.ask.without_rows), False
         except Exception as error:  # the rank does not know how much of the stream was written
             return self._bug(error)
 

@@ -91,6 +91,8 @@ class ReplyNote(msgspec.Struct, frozen=True, rename={"group": "world"}):
     remarks: tuple[tuple[str, str], ...] = ()
     fresh: tuple[bool, ...] = ()
     status: FeedStatus | None = None
+    without_rows: bool = False
+    """No rows follow: the rank has asked for none."""
     failure: Failure | None = None
     garbage: str = ""
     """Why the rank's request cannot be read."""
@@ -135,17 +137,18 @@ class ReplyWriter:
     def __init__(self) -> None:
         self._writer = BatchWriter()
 
-    def parts(self, reply: Reply[pa.RecordBatch]) -> list[Any]:
+    def parts(self, reply: Reply[pa.RecordBatch], without_rows: bool = False) -> list[Any]:
         """What to send."""
         fresh: list[bool] = []
         pieces: list[Any] = []
-        for records in _joined([each for answer in reply.answers if isinstance(answer, Slice) for each in answer.rows]):
+        slices = () if without_rows else [answer for answer in reply.answers if isinstance(answer, Slice)]
+        for records in _joined([each for found in slices for each in found.rows]):
             piece, begins = self._writer.write(records)
             fresh.append(begins)
             pieces += [head_of(b"", piece), *piece]
         notes = tuple(map(_note_of, reply.answers))
         told = (reply.group, notes, reply.reason, reply.settled, reply.bound, reply.remarks)
-        note = ReplyNote(*told, tuple(fresh), reply.status)
+        note = ReplyNote(*told, tuple(fresh), reply.status, without_rows)
         return [*_note_parts(note), *pieces]
 
 
@@ -234,7 +237,7 @@ class ReplyReader:
         if note.garbage:
             raise GarbageError(f"it cannot read our request: {note.garbage}")
         pieces = [self._piece(fresh) for fresh in note.fresh]
-        answers = tuple(_answers(note.answers, pieces))
+        answers = tuple(_answers(note.answers, None if note.without_rows else _Rows(pieces)))
         return Reply(note.group, answers, note.reason, note.settled, note.bound, note.remarks, note.status)
 
     def _piece(self, fresh: bool) -> pa.RecordBatch:
@@ -245,8 +248,7 @@ class ReplyReader:
             raise GarbageError(f"it sends rows that cannot be read ({error})") from error
 
 
-def _answers(notes: Sequence[AnswerNote], pieces: Sequence[pa.RecordBatch]) -> Iterator[Answer[pa.RecordBatch]]:
-    rows = _Rows(pieces)
+def _answers(notes: Sequence[AnswerNote], rows: _Rows | None) -> Iterator[Answer[pa.RecordBatch]]:
     for note in notes:
         if isinstance(note, EndedNote):
             yield FeedEnded(note.generation, note.batch, note.batches)
@@ -256,7 +258,8 @@ def _answers(notes: Sequence[AnswerNote], pieces: Sequence[pa.RecordBatch]) -> I
             yield Refused(_REASONS[note.why], note.generation, note.batch)
         else:
             place = (note.generation, note.rank, note.batch, note.first)
-            yield Slice(*place, rows.take(note.rows), note.batch_rows, note.epoch, note.last)
+            taken, left_out = ((), note.rows) if rows is None else (rows.take(note.rows), 0)
+            yield Slice(*place, taken, note.batch_rows, note.epoch, note.last, left_out)
 
 
 class _Rows:

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 
 from ..core.identity import Attempt
 from ..core.state_machine import StateMachine
@@ -168,10 +169,10 @@ class Membership:
         """The ranks that have not joined, in words, and who waits for another group; "" if all have."""
         if self.group is None:
             return "ranks to join"
-        absent = [rank for rank in range(self.group.ranks) if rank not in self._assigned]
-        more = ", …" if len(absent) > 5 else ""
-        if not absent:
+        if len(self._assigned) == self.group.ranks:
             return ""
+        absent = list(islice((rank for rank in range(self.group.ranks) if rank not in self._assigned), 6))
+        more = ", …" if len(absent) > 5 else ""
         others = ", ".join(list(self._waiting.values())[:5])
         other = f"; for another group {others} waits" if others else ""
         return f"rank {', '.join(map(str, absent[:5]))}{more} of {self.group.ranks} to join{other}"

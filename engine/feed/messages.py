@@ -72,6 +72,8 @@ class Slice(msgspec.Struct, Generic[R], frozen=True):
     epoch: int = 0
     last: bool = False
     """It is the last one of its epoch; never set in a feed of one epoch."""
+    left_out: int = 0
+    """So many rows are not in ``rows``, because its rank has asked for it without them."""
 
 
 class NotYet(msgspec.Struct, frozen=True):
@@ -165,6 +167,8 @@ class Ask(msgspec.Struct, frozen=True):
     """So many seconds its loop has waited for batches."""
     asks_status: bool = False
     """It is no rank: somebody asks who waits for whom."""
+    without_rows: bool = False
+    """It gets the rows from another rank of its machine: the answer need not have them."""
 
     def group(self, generation: int) -> RankGroup:
         """The group that it names. Raises ValueError if there can be none."""

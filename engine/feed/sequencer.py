@@ -32,6 +32,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
+from itertools import islice
 from typing import Generic, Protocol
 
 import numpy as np
@@ -42,6 +44,7 @@ from ..core.identity import CheckpointId
 from .batch_grid import BatchGrid, CutGrid
 from .digests import OrderHash
 from .messages import Answer, FeedEnded, NotYet, R, RankGroup, Refusal, Refused, Slice
+from .rank_counts import RankCounts
 from .state import CutState, EpochEnd, SequencerState
 
 Hashing = Callable[[R], npt.NDArray[np.uint64]]
@@ -144,8 +147,8 @@ class Sequencer(Generic[R]):
     #: None until somebody joins; a restored sequencer begins so.
     group: RankGroup | None = None
     #: By rank: the first batch that it has not taken, and the first that is not saved.
-    _taken: list[int] = field(default_factory=list)
-    _saved: list[int] = field(default_factory=list)
+    _taken: RankCounts = field(default_factory=partial(RankCounts, 0, 0))
+    _saved: RankCounts = field(default_factory=partial(RankCounts, 0, 0))
     #: Kept pieces, and the position of each one's first row; together all rows from ``oldest`` on, or some before.
     _pieces: deque[R] = field(default_factory=deque)
     _starts: deque[int] = field(default_factory=deque)
@@ -277,7 +280,7 @@ class Sequencer(Generic[R]):
     @property
     def awaited(self) -> int:
         """The batch that the slowest rank takes next."""
-        return max(self.oldest, min(self._taken, default=0))
+        return max(self.oldest, self._taken.least)
 
     @property
     def starves(self) -> bool:
@@ -350,7 +353,7 @@ class Sequencer(Generic[R]):
         if at < self.oldest:
             return Refused(Refusal.GONE, group.generation)
         self.group = group
-        self._taken, self._saved = ([self.oldest] * group.ranks for _ in range(2))
+        self._taken, self._saved = (RankCounts(group.ranks, self.oldest) for _ in range(2))
         return group
 
     def read(self, generation: int, rank: int, batch: int, max_ahead: int | None = None) -> Answer[R]:
@@ -398,8 +401,8 @@ class Sequencer(Generic[R]):
         heard."""
         if self._refuse(generation) is not None:
             return False
-        self._saved[rank] = max(self._saved[rank], saved)
-        self._taken[rank] = max(self._taken[rank], taken, saved)
+        self._saved.grow(rank, saved)
+        self._taken.grow(rank, max(taken, saved))
         self._forget()
         return True
 
@@ -437,9 +440,9 @@ class Sequencer(Generic[R]):
         """The ranks that have taken least."""
         if self.group is None:
             return "ranks to join"
-        last = min(self._taken)
-        slow = [rank for rank, batch in enumerate(self._taken) if batch == last]
-        return f"rank {', '.join(map(str, slow[:5]))} of {self.group.ranks}, which is at batch {last}"
+        last = self._taken.least
+        slow = islice((rank for rank, batch in enumerate(self._taken.each) if batch == last), 5)
+        return f"rank {', '.join(map(str, slow))} of {self.group.ranks}, which is at batch {last}"
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -496,9 +499,9 @@ class Sequencer(Generic[R]):
 
     def _forget(self) -> None:
         """Drop what nobody needs, and what there is no room for (rule 2)."""
-        if self._saved:
-            self.oldest = max(self.oldest, min(self._saved))
-            self.oldest = max(self.oldest, self._pushed_out(min(self._taken)))
+        if self.group is not None:
+            self.oldest = max(self.oldest, self._saved.least)
+            self.oldest = max(self.oldest, self._pushed_out(self._taken.least))
         while self._pieces and self._starts[0] + self._pieces[0].num_rows <= self._first_needed:
             self._pieces.popleft()
             self._starts.popleft()
@@ -548,5 +551,8 @@ class Sequencer(Generic[R]):
             raise AssertionError("a snapshot lies after the newest row")
         if self.is_settled and not self.is_finished:
             raise AssertionError("the feed is settled, but some rank has not acknowledged all of it")
-        if self._taken and not min(self._saved) <= self.oldest <= min(self._taken):
-            raise AssertionError(f"taken {self._taken}, saved {self._saved}, but {self.oldest} is the oldest kept")
+        taken, saved = self._taken.each, self._saved.each
+        if taken and (self._taken.least, self._saved.least) != (min(taken), min(saved)):
+            raise AssertionError(f"taken {taken} at least {self._taken.least}, saved {saved} {self._saved.least}")
+        if taken and not min(saved) <= self.oldest <= min(taken):
+            raise AssertionError(f"taken {taken}, saved {saved}, but {self.oldest} is the oldest kept")

@@ -446,6 +446,7 @@ class FeedServer:
             if missing != self._members.missing:
                 self._changed.notify_all()
             return joined
-        if not was_assigned or joined is not None:
+        # who waits for other ranks hears at its next request which are missing: all woken for each that comes are N²
+        if joined is not None or (not was_assigned and self._members.is_complete):
             self._changed.notify_all()
         return None

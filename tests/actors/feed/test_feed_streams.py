@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.actors.feed import prefetch, tcp_link
+from penstock.actors.feed import prefetch, sharing, tcp_link
 from penstock.actors.feed import tcp_server as server_module
+from penstock.actors.feed.board import Offer
 from penstock.actors.feed.discovery import FeedDiscovery, how_it_ended, run_of, shut_down
 from penstock.actors.feed.job_feeds import feed_handle
-from penstock.actors.feed.reader import FeedHandle
+from penstock.actors.feed.neighbours import CAN_SHARE, Fetcher
+from penstock.actors.feed.reader import FeedHandle, Reader
 from penstock.actors.feed.tcp_link import TcpRoute
 from penstock.actors.feed.tcp_server import TcpFeedServer
 from penstock.actors.transport.dialling import Secrets
@@ -102,6 +105,14 @@ def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     made.tcp.close()
 
 
+def all_want(readers: list[Reader], batch: int) -> bool:
+    """Whether those that fetch for others know that these are there, and have asked for the batch."""
+    links: list[Any] = [None if reader._prefetcher is None else reader._prefetcher._link for reader in readers]
+    peers = [None if link is None else link._peer for link in links]
+    boards = [peer._board for peer in peers if isinstance(peer, Fetcher)]
+    return None not in peers and all(board.is_wanted and board.find(batch) is Offer.COMING for board in boards)
+
+
 def numbers(batches: list[list[Any]]) -> list[list[int]]:
     return [[row["n"] for row in batch] for batch in batches]
 
@@ -127,6 +138,39 @@ def test_ranks_read_their_slices_and_leave_when_a_checkpoint_covers_the_end(host
     ending.join()
     assert numbers(found) == [list(range(at, min(at + 10, 55))) for at in range(0, 60, 10)]
     assert [row["word"] for row in found[0]] == [str(n) for n in range(10)]
+
+
+@pytest.mark.skipif(not CAN_SHARE, reason="this system has no memory without a name to share")
+def test_rows_go_once_to_a_machine_whose_ranks_read_the_same(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "SHARED_BYTES", 1)
+    monkeypatch.setattr(tcp_link.TcpLink, "is_near", False)
+    monkeypatch.setattr(sharing, "COMING_SECONDS", 60.0)
+    answered: list[Ask] = []
+    reply = TcpFeedServer._reply
+
+    def note(tcp: TcpFeedServer, server: Any, writer: Any, request: Any) -> Any:
+        found = reply(tcp, server, writer, request)
+        if len(found[0]) > 2:  # head and note alone have no rows
+            answered.append(request.ask)
+        return found
+
+    monkeypatch.setattr(TcpFeedServer, "_reply", note)
+    mesh: dict[str, Any] = {"mesh": {"dp": 2, "tp": 2}, "replicate": "tp"}
+    readers = [host.handle.reader(rank, 4, **mesh, prefetch_batches=0, timeout=60) for rank in range(4)]
+    threads = [threading.Thread(target=reader._join) for reader in readers]
+    for thread in threads:
+        thread.start()
+    for batch in range(6):
+        wait_for(partial(all_want, readers, batch))
+        host.rows(batch * 10, batch * 10 + 10)
+        found = [numbers(take(reader, 1))[0] for reader in readers]
+        assert found == [list(range(at, at + 5)) for at in (batch * 10,) * 2 + (batch * 10 + 5,) * 2]
+    with_rows = [ask for ask in answered if ask.wanted[0] > 0]
+    assert sorted((ask.rank // 2, ask.wanted) for ask in with_rows) == [
+        (part, (batch,)) for part in range(2) for batch in range(1, 6)
+    ]
+    for reader in readers:
+        reader.close(0)
 
 
 def test_who_waits_is_told_to_who_asks_and_that_is_no_rank(host: Host) -> None:
