@@ -52,6 +52,7 @@ from ..engine.runtime.key_meetings import KeyMeetings
 from ..engine.scheduler.pool import shared_pool
 from ..engine.scheduler.protocol import QueryOpener, Share
 from ..engine.sinks.collect import COLLECTED
+from ..engine.state.free_memory import give_back, keep_little
 from ..engine.state.memory import DEFAULT_BUDGET
 
 ANSWER_SECONDS = 60.0
@@ -140,6 +141,7 @@ def start_job(
     take_over: bool = False,
 ) -> Job:
     """A job whose tasks run here: on ``threads`` of the process's pool, or, if that is 0, each on one of its own."""
+    keep_little()
     scheduler = None if threads == 0 else shared_pool().share(Share(degree=threads))
     return Job(plan, place, EmbeddedBackend(plan, place, scheduler, start, take_over))
 
@@ -287,6 +289,7 @@ class EmbeddedBackend:
             files.close()
         if self._scheduler is not None:
             shared_pool().settle(())
+        give_back()
         if status is not None and status.state == "finished":  # nothing goes on from it: its rows go with the job
             weakref.finalize(self, COLLECTED.forget, self._plan.key).atexit = False
         return True

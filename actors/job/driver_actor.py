@@ -42,6 +42,7 @@ from ...engine.exchange.channels import Frame, Upstream
 from ...engine.runtime.statistics import TaskStatistics
 from ...engine.scheduler.pool import shared_pool
 from ...engine.scheduler.protocol import QueryOpener, Share
+from ...engine.state.free_memory import keep_little
 from ..cluster.calls import SHUTDOWN_SECONDS, end_for_good, gone_for_good, unsealed, when_done
 from ..cluster.environment import NAMESPACE
 from ..hosting.logs import TaskLog, write_json_lines
@@ -94,6 +95,7 @@ class DriverActor:
 
     def __init__(self, sealed_options: bytes) -> None:
         PREPARATION.begin_work()
+        keep_little()
         options: DriverOptions = unsealed(sealed_options)
         self._options = options
         self._guard = SplitGuard()

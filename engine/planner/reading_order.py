@@ -7,8 +7,11 @@ Rules:
 2. What waits stalls whoever sends to it. So a side may wait if nothing of it is forked on the way, as far as its rows
    stream: what blocks (a sort), or is read first itself, takes in all that comes.
 3. What is read first must come to its end whatever the join gives. So wherever a stream that it comes of is forked,
-   all other branches must end somewhere that takes in all that comes: a sink that nobody outside paces, what blocks, or
-   what is read first. All joins begin with what suits them; those that would be held up lose it, until that is so.
+   all branches must end somewhere that takes in all that comes: a sink that nobody outside paces, what blocks, or
+   what is read first; on the way they may meet, at joins, what no fork can hold up. All joins begin with what suits
+   them; those that would be held up lose it, the last one first, until that is so. Where both sides of such a join
+   come of one fork, it may read its build side first instead, which is held in any case: the fork then leads to what
+   takes in all of it, and joins above may begin with their smaller side.
 4. Of equal sides the build side is first. Sizes are guesses (``estimates``).
 """
 
@@ -39,9 +42,16 @@ def read_first(sizes: Estimates) -> dict[str, int]:
         if 1 - best in waits and rows[best] <= rows[1 - best]:
             found[node.id] = best
     while wrong := [id for id, port in found.items() if not _may(graph, graph.nodes[id], port, found)]:
-        for id in wrong:
-            del found[id]
+        _take_back(graph, wrong[-1], found)
     return found
+
+
+def _take_back(graph: LiveGraph, id: str, found: dict[str, int]) -> None:
+    """Let a join that may not read a side first read its build side first, if both come of one fork, or none."""
+    node, port = graph.nodes[id], found.pop(id)
+    build = traits_of(node.config).build_side
+    if build is not None and build.port != port and graph.meets_itself(node, build.port):
+        found[id] = build.port
 
 
 def _may(graph: LiveGraph, join: Node, first: int, found: Mapping[str, int]) -> bool:
@@ -62,6 +72,12 @@ def _stalled(graph: LiveGraph, id: str, found: Mapping[str, int]) -> set[str]:
     return {id}.union(*(_stalled(graph, source, found) for source in waiting))
 
 
+def _meets_what_comes(graph: LiveGraph, node: Node, port: int) -> bool:
+    """Whether rows of this port wait for nobody, or at a join for what no fork can hold up."""
+    others = [source for number, source in enumerate(node.inputs) if number != port]
+    return not others or (traits_of(node.config).build_side is not None and graph.forked.isdisjoint(others))
+
+
 def _takes_all(graph: LiveGraph, id: str, found: Mapping[str, int]) -> bool:
     """Whether whatever this node gives is taken by all who read it, in the end."""
     for consumer, port in graph.consumers[id]:
@@ -69,6 +85,6 @@ def _takes_all(graph: LiveGraph, id: str, found: Mapping[str, int]) -> bool:
         traits = traits_of(node.config)
         if traits.blocking or found.get(consumer) == port:
             continue
-        if len(node.inputs) > 1 or traits.throttled or not _takes_all(graph, consumer, found):
+        if traits.throttled or not (_meets_what_comes(graph, node, port) and _takes_all(graph, consumer, found)):
             return False
     return True

@@ -28,12 +28,13 @@ from penstock.engine.runtime.operator_chain import Division, OperatorChain, divi
 from penstock.engine.runtime.task import Task
 from penstock.engine.runtime.task_builder import _Builder
 from penstock.engine.sources.reader import SplitReader
+from support import engine_simulation_shapes
 from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
 from support.engine_simulation_flows import Disk
-from support.engine_simulation_runs import check, expected_rows, shape_of, simulate, varied
+from support.engine_simulation_runs import check, expected_rows, rows_of, shape_of, simulate, varied
 from support.engine_simulation_shapes import SHAPES, WIDEST, plan_of
 from support.exchange_flows import FORWARDS, forwarded
-from support.join_flows import JOINS, both_in_parts
+from support.join_flows import JOINS, both_in_parts, drawn
 from support.sequence_flows import SEQUENCES
 from support.sweeps import swept
 from support.trailer_flows import TRAILERS, teed, trailed, trailed_and_gathered
@@ -62,6 +63,19 @@ def test_sequences_are_the_same_whatever_goes_wrong(shape: int) -> None:
 def test_sides_that_are_read_first_change_nothing_whatever_goes_wrong(shape: Shape, first: int) -> None:
     for seed in range(first, first + 3):
         simulate(seed, SHAPES.index(shape))
+
+
+@pytest.mark.parametrize("first", [0, *map(swept, range(40, 2000, 40))])
+def test_joins_of_forked_streams_come_to_their_end_whichever_side_is_read_first(first: int, monkeypatch) -> None:
+    quiet = replace(SETTINGS, interval=None)
+    for seed in range(first, first + 40):
+        monkeypatch.setattr(engine_simulation_shapes, "SHAPES", (drawn(seed),))
+        with monkeypatch.context() as patched:
+            patched.setattr(pipelines, "read_first", lambda sizes: {})
+            wanted = rows_of(EngineSimulation(seed, 0, (1,), NO_FAULTS, quiet, Sizes(10_000, 100)).run())
+        found = EngineSimulation(seed, 0, (1,), NO_FAULTS, quiet, Sizes(1, 1)).run()
+        assert rows_of(found) == wanted, f"seed {seed}"
+        assert rows_of(varied(seed, shape=0).run()) == wanted, f"seed {seed}"
 
 
 @pytest.mark.parametrize("first", [0, *map(swept, range(3, 30, 3))])

@@ -190,7 +190,8 @@ class EngineSimulation:
             self._deliver_of(self.random.choice(links))
 
     def _is_of_turn(self, task: TaskId) -> bool:
-        return self.processes[task].host is self._at
+        process = self.processes.get(task)  # packets may still be on their way to one of a wider plan
+        return process is not None and process.host is self._at
 
     def _wait(self, times: list[float]) -> None:
         """Nothing is under way and nobody can work: only time can help."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 from penstock.engine.flow.flow import Flow, Stream
 from support.engine_simulation_flows import SIZES, Disk, DiskSink, numbers
 
@@ -51,4 +54,38 @@ def copied(disk: Disk, flow: Flow) -> None:
     _sink(disk, flow, long.hash_join(_short(flow).broadcast(), on=["split"]).gather())
 
 
-JOINS = (small_right, small_left, both_in_parts, with_itself, copied)
+def among_its_kin(disk: Disk, flow: Flow) -> None:
+    """Rows of a few kinds, then those of which the whole stream has others, then those of which the stream itself has
+    none: a side that comes of a fork is read before a stream that does not, and the fork's other end is built."""
+    long = flow.from_tables(numbers(), name="numbers").gather()
+    few = long.hash_join(_short(flow, (1, 1), "few").gather(), on=["split"]).project("split", "x")
+    everything = flow.from_tables(numbers(), name="more").gather().project("split", y="x")
+    among = few.hash_join(everything, on=["split"], how="left semi", filter="x <> y")
+    _sink(disk, flow, among.hash_join(long.project("split", z="x"), on=["split"], how="anti", filter="x < z"))
+
+
+JOINS = (small_right, small_left, both_in_parts, with_itself, copied, among_its_kin)
+
+
+def drawn(seed: int) -> Callable[[Disk, Flow], None]:
+    """Joins of streams with each other, most of which have several readers: whatever meets, in one subtask."""
+
+    def build(disk: Disk, flow: Flow) -> None:
+        draw, streams = random.Random(seed), []
+        for name in ("a", "b", "c")[: draw.choice((1, 2, 3))]:
+            sizes = SIZES[: draw.choice((2, 5, 12))]
+            streams.append(flow.from_tables(numbers(sizes), name=name).gather())
+        for _ in range(draw.choice((2, 3, 4, 5))):
+            left, right = draw.choice(streams), draw.choice(streams).project("split", y="x")
+            if draw.random() < 0.3:
+                left = left.filter(f"x % 3 <> {draw.randrange(3)}")
+            if draw.random() < 0.2:
+                right = right.sort("y")
+            how = draw.choice(("inner", "left semi", "anti", "left"))
+            condition = draw.choice((None, "x <> y", "x > y"))
+            streams.append(left.hash_join(right, on=["split"], how=how, filter=condition).project("split", "x"))
+        ends = [streams[-1], *draw.sample(streams[:-1], draw.choice((0, 0, 1)))]
+        for name, end in zip(("all", "totals"), ends, strict=False):
+            _sink(disk, flow, end.limit(200), name)
+
+    return build

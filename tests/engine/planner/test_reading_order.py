@@ -59,6 +59,26 @@ def test_build_side_may_come_of_a_fork_whose_branches_are_all_built() -> None:
     assert found(both) == {"hash-join-1": 1, "hash-join-2": 1, "hash-join-3": 1}
 
 
+def test_fork_may_lead_past_joins_to_a_join_of_the_stream_with_itself() -> None:
+    def kin(flow: Flow) -> Stream:
+        stream, other = rows(flow, "a", 90), rows(flow, "b", 900)
+        few = stream.hash_join(rows(flow, "few", 2), on=["k"], how="left semi")
+        among = few.hash_join(other, on=["k"], how="left semi")
+        return among.hash_join(stream.project("k"), on=["k"], how="anti")
+
+    assert found(kin) == {"hash-join-1": None, "hash-join-2": 0, "hash-join-3": 1}
+
+
+def test_fork_may_not_lead_to_a_join_with_what_another_fork_holds_up() -> None:
+    def kin(flow: Flow) -> Stream:
+        stream, other = rows(flow, "a", 90), rows(flow, "b", 900)
+        few = stream.hash_join(other.filter("k < 2"), on=["k"], how="left semi")
+        among = few.hash_join(other, on=["k"], how="left semi")
+        return among.hash_join(stream.project("k"), on=["k"], how="anti")
+
+    assert found(kin)["hash-join-2"] is None
+
+
 def test_build_side_may_not_come_of_a_fork_that_another_branch_holds_up() -> None:
     def beside(flow: Flow) -> Stream:
         short = rows(flow, "short", 2)
