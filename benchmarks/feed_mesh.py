@@ -5,8 +5,9 @@ Run it as ``python benchmarks/feed_mesh.py``; it prints the two tables of ``docs
 - *Copies*: ranks that read the same rows, processes of this machine, from a server in another process, by unix sockets
   as within a machine, by TCP, or by TLS. It gives slices of one size as fast as they are taken. Processor time is that
   of all processes.
-- *Ranks*: a feed server alone, no sockets and no threads: what it computes for a request of each of so many simulated
-  ranks that read in step, a window of batches at a time, and what a group of so many takes to join.
+- *Ranks*: so many simulated ones that read in step, a window of 16 batches at a time, with slices of 4 KB. First a feed
+  server alone, without sockets and threads: what it computes for a rank that joins, and for one that asks for a window.
+  Then what its process takes for a window with a connection to each rank, and the windows a second of all.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import resource
 import secrets
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,8 +32,9 @@ from penstock.actors.feed import sharing
 from penstock.actors.feed.discovery import FeedDiscovery, run_of
 from penstock.actors.feed.job_feeds import feed_handle
 from penstock.actors.feed.reader import FeedHandle
-from penstock.actors.feed.tcp_link import TcpRoute
+from penstock.actors.feed.tcp_link import TcpLink, TcpRoute
 from penstock.actors.feed.tcp_server import TcpFeedServer
+from penstock.actors.feed.wire import request_bytes
 from penstock.actors.transport import listener
 from penstock.actors.transport.dialling import Secrets
 from penstock.actors.transport.tls import make_certificate
@@ -50,34 +53,37 @@ BYTES = sized(1 << 30, 32 << 20)
 GROUPS = sized((1, 10, 100, 300, 1_000, 3_000), (1, 100))
 STEPS, WINDOW = sized((64, 16), (8, 4))
 ROWS = 16
+RANK_ROWS, ROW_BYTES = 4, 1_024
+"""Of a rank's slice, where there are many ranks."""
+MOST_CONNECTED = 1_000
 
 
-def planned(room: int) -> JobPlan:
+def planned(room: int, rows: int = ROWS) -> JobPlan:
     flow = ps.Flow("mesh", lanes=1)
-    flow.from_tables([pa.table({"x": [[1.0]]})]).feed(ROWS, room=room * ROWS)
+    flow.from_tables([pa.table({"x": [[1.0]]})]).feed(rows, room=room * rows)
     return plan_job(flow, 1)
 
 
-def rows_of(size: int) -> pa.RecordBatch:
-    each = max(1, size // ROWS // 4)
-    values = pa.array(np.zeros(each * ROWS, np.float32))
+def rows_of(size: int, rows: int = ROWS) -> pa.RecordBatch:
+    each = max(1, size // rows // 4)
+    values = pa.array(np.zeros(each * rows, np.float32))
     return pa.record_batch({"x": pa.FixedSizeListArray.from_arrays(values, each)})
 
 
 # ---------------------------------------------------------------------- copies
 
 
-def serve(folder: str, secret: Secrets, way: str, size: int, batches: int, over: Any) -> None:
-    """The feed's process, which has the next batch whenever there is room for it."""
+def serve(folder: str, secret: Secrets, way: str, size: int, batches: int, over: Any, each: int = ROWS) -> None:
+    """The feed's process, which has the next batch of so many rows whenever there is room for it."""
     if way != "unix":
         listener.this_machine = lambda: ""
-    plan = planned(64)
+    plan = planned(64, each)
     discovery = FeedDiscovery(folder, "mesh", run_of(secret.token))
     place = TaskId("gather-1", 0), discovery, secret.token, "bench", "127.0.0.1"
     tcp = TcpFeedServer(plan, *place, lambda event: None, secret.certificate)
     server = tcp.servers["feed"]
     server.open(Sequencer(plan.sinks["feed"][1].settings), lambda: None, Attempt(1, 1))  # type: ignore[attr-defined]
-    rows = rows_of(size)
+    rows = rows_of(size, each)
     for _ in range(batches):
         while not server.accepts_rows:
             time.sleep(0.0005)
@@ -140,7 +146,7 @@ def copies_table() -> str:
 
 def group_of(ranks: int) -> tuple[float, float]:
     """Microseconds of a rank's joining, and of a request for a window of batches."""
-    plan = planned(8 * WINDOW)
+    plan = planned(8 * WINDOW, RANK_ROWS * ranks)
     server = FeedServer("feed")
     server.open(Sequencer(plan.sinks["feed"][1].settings), lambda: None, Attempt(1, 1))  # type: ignore[attr-defined]
     names = [os.urandom(8).hex() for _ in range(ranks)]
@@ -150,7 +156,7 @@ def group_of(ranks: int) -> tuple[float, float]:
     group = server.serve(Ask(names[0], 0, ranks, 0, 0, 0, 0), 0.0).group
     joined = (time.perf_counter() - began) / ranks * 1e6
     assert group is not None
-    rows, spent = rows_of(64), 0.0
+    rows, spent = rows_of(RANK_ROWS * ranks * ROW_BYTES, RANK_ROWS * ranks), 0.0
     for first in range(0, STEPS, WINDOW):
         for _ in range(WINDOW):
             server.accept(rows)
@@ -163,14 +169,58 @@ def group_of(ranks: int) -> tuple[float, float]:
     return joined, spent / (STEPS // WINDOW) / ranks * 1e6
 
 
+def connected(ranks: int) -> tuple[float, float]:
+    """Microseconds of a window's request with a connection to each rank: of the feed's process, and by the clock. The
+    other ends are in one thread, which asks for all ranks before it reads an answer."""
+    context, secret = multiprocessing.get_context("spawn"), Secrets(secrets.token_bytes(32))
+    over, rows = context.Event(), RANK_ROWS * ranks
+    with tempfile.TemporaryDirectory() as folder:
+        feed = context.Process(target=serve, args=(folder, secret, "TCP", rows * ROW_BYTES, STEPS, over, rows))
+        feed.start()
+        route = TcpRoute(folder, "mesh", "feed", secret)
+        while FeedDiscovery(folder, "mesh", run_of(secret.token)).server("feed") is None:
+            time.sleep(0.05)
+        links = [TcpLink(route) for _ in range(ranks)]
+        names = [os.urandom(8).hex() for _ in links]
+        for rank, link in enumerate(links):
+            group = link.ask(Ask(names[rank], rank, ranks, 0, 0, 0, 0), 0.0).group
+        assert group is not None, "the last one to come completes the group"
+        before, began = processor_of(feed.pid), time.perf_counter()
+        for first in range(0, STEPS, WINDOW):
+            ask_all(links, names, group.generation, range(first, first + WINDOW))
+        each = 1e6 * WINDOW / STEPS / ranks
+        spent, gone = (processor_of(feed.pid) - before) * each, (time.perf_counter() - began) * each
+        over.set()
+        for link in links:
+            link.close()
+        feed.join()
+    return spent, gone
+
+
+def ask_all(links: list[TcpLink], names: list[str], generation: int, window: range) -> None:
+    """Each rank asks for a window of batches, and takes it."""
+    ranks = len(links)
+    for rank, link in enumerate(links):
+        ask = Ask(names[rank], rank, ranks, 0, generation, window.start, window.start, tuple(window))
+        link._send(request_bytes(ask, 30.0))
+    for link in links:
+        assert link._replies is not None
+        assert len(link._replies.next().answers) == len(window)
+
+
+def processor_of(process: int | None) -> float:
+    """The seconds that it has used."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def groups_table() -> str:
-    lines = [
-        "| ranks | joining, µs a rank | a window of 16 batches, µs a rank | windows a second |",
-        "|---|---|---|---|",
-    ]
+    lines = ["| ranks | joining | a window | with connections | windows a second |", "|---|---|---|---|---|"]
     for ranks in GROUPS:
         joined, asked = group_of(ranks)
-        lines.append(f"| {ranks:,} | {joined:,.0f} | {asked:,.0f} | {1e6 / asked / ranks:,.1f} |")
+        spent, gone = connected(ranks) if ranks <= MOST_CONNECTED else (0.0, 0.0)
+        told = f"{spent:,.0f} µs | {1e6 / gone / ranks:,.1f}" if gone else "– | –"
+        lines.append(f"| {ranks:,} | {joined:,.0f} µs | {asked:,.0f} µs | {told} |")
         print(lines[-1], flush=True)
     return "\n".join(lines)
 

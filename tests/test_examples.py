@@ -57,7 +57,7 @@ def check(folder: Path, expected: list[list[int]], ranks: tuple[int, int]) -> No
     assert first | second == set(range(len(expected)))
 
 
-@pytest.mark.parametrize("example", ["ddp.py", "lightning_ddp.py"])
+@pytest.mark.parametrize("example", ["ddp.py", "fsdp.py", "lightning_ddp.py"])
 def test_training_that_was_killed_goes_on_with_other_ranks(example: str, tmp_path: Path, cluster: str) -> None:
     expected, folder = undisturbed(example), tmp_path / "out"
     command = [str(EXAMPLES / example), "--folder", str(folder)]

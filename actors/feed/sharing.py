@@ -30,7 +30,7 @@ from .board import Offer
 from .link import RemoteLink
 from .neighbours import CAN_SHARE, Fetcher, Neighbour, slice_bytes
 
-SHARED_BYTES = 256 << 10
+SHARED_BYTES = 1 << 20
 COMING_SECONDS = 1.0
 """So long a rank waits for what is on its way to its neighbour."""
 LATER_SECONDS = 0.1

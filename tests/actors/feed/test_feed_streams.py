@@ -144,6 +144,7 @@ def test_ranks_read_their_slices_and_leave_when_a_checkpoint_covers_the_end(host
 def test_rows_go_once_to_a_machine_whose_ranks_read_the_same(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing, "SHARED_BYTES", 1)
     monkeypatch.setattr(tcp_link.TcpLink, "is_near", False)
+    monkeypatch.setattr("penstock.actors.feed.neighbours.PATIENCE", 60.0)
     monkeypatch.setattr(sharing, "COMING_SECONDS", 60.0)
     answered: list[Ask] = []
     reply = TcpFeedServer._reply

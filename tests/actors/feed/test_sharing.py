@@ -32,7 +32,14 @@ from support.feeds import wait_for
 
 pytestmark = pytest.mark.skipif(not CAN_SHARE, reason="this system has no memory without a name to share")
 
-ROWS = 20_000
+ROWS = 60_000
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is slow but the machine."""
+    monkeypatch.setattr("penstock.actors.feed.neighbours.PATIENCE", 60.0)
+    monkeypatch.setattr(sharing, "COMING_SECONDS", 60.0)
 
 
 @cache
