@@ -34,6 +34,7 @@ from ..actors.process.waiting import Deadline
 from ..actors.protocol.messages import Deployment, Order, ProcessMessage, StatisticsAsked, Versioned
 from ..actors.protocol.settings import Checkpoints
 from ..actors.protocol.translate import peers_of
+from ..actors.storage.memory_store import keep_log_in_memory, log_in_memory
 from ..actors.storage.snapshots import SnapshotFiles
 from ..actors.storage.stores import open_store
 from ..actors.transport.protocol import BrokenLink
@@ -44,6 +45,7 @@ from ..coordinator.restore.stored_state import Snapshot
 from ..engine.core.arguments import Parallelism, Rate, Threads, checked
 from ..engine.core.errors import ConfigurationError, PenstockError
 from ..engine.core.identity import Attempt, TaskId
+from ..engine.core.traits import forget_traits
 from ..engine.exchange.channels import Frame, Upstream
 from ..engine.flow.flow import Flow
 from ..engine.plan.plan import Audited, JobPlan
@@ -51,7 +53,7 @@ from ..engine.planner.pipelines import plan_job
 from ..engine.runtime.key_meetings import KeyMeetings
 from ..engine.scheduler.pool import shared_pool
 from ..engine.scheduler.protocol import QueryOpener, Share
-from ..engine.sinks.collect import COLLECTED
+from ..engine.sinks.collect import COLLECTED, CollectSink
 from ..engine.state.free_memory import give_back, keep_little
 from ..engine.state.memory import DEFAULT_BUDGET
 
@@ -110,6 +112,8 @@ def run_local(
         return replace(plan, audit=audit, access=plan.access.with_those_of([asked]))
 
     def begin(plan: JobPlan, place: Place, resume: Resume) -> Job:
+        if asked is None and _only_collects(plan):
+            keep_log_in_memory(place.folder)
         begun = begin_in(
             place.folder,
             plan,
@@ -130,6 +134,12 @@ def run_local(
     except BaseException:
         place.release()
         raise
+
+
+def _only_collects(plan: JobPlan) -> bool:
+    """Whether all that comes of the job is rows in this process, so that its log means nothing to anybody else: who
+    finds an output looks into the log of the job that owns it, and rows that are added lie beside theirs."""
+    return not plan.fed and all(isinstance(config, CollectSink) for _, config in plan.sinks.values())
 
 
 def start_job(
@@ -202,7 +212,9 @@ class EmbeddedBackend:
         snapshots = SnapshotFiles(folder, plan.name)
         self._coordinator = CoordinatorHost(
             core,
-            lambda notify: CoordinatorFiles(plan, open_store(folder), snapshots, notify, take_over),
+            lambda notify: CoordinatorFiles(
+                plan, open_store(folder), snapshots, notify, take_over, at_once=log_in_memory(folder) is not None
+            ),
             lambda _post: _LocalDrivers(plan, self._hosts),
             validate=os.environ.get("PENSTOCK_VALIDATE") == "1",
             on_status=self._status_changed,
@@ -289,6 +301,7 @@ class EmbeddedBackend:
             files.close()
         if self._scheduler is not None:
             shared_pool().settle(())
+        forget_traits()
         give_back()
         if status is not None and status.state == "finished":  # nothing goes on from it: its rows go with the job
             weakref.finalize(self, COLLECTED.forget, self._plan.key).atexit = False

@@ -165,6 +165,7 @@ PROCESS_WIDE = {
         engine.files.object_store._ANSWERED engine.files.object_store._ASKING""",
     "memory of each thread": "engine.kernels.scratch._places",
     "memory that columns leave to the next ones": "engine.kernels.page_stream._spares",
+    "logs in memory, for whoever reads the log of a job's folder": "actors.storage.memory_store._KEPT",
     "what configs have said of themselves, once for each": "engine.core.traits._known",
     "how expressions are serialized, once for each": "engine.expressions.tree._known",
     "the script's processes that wait, for whatever job comes next, and such a process": """

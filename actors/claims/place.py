@@ -21,6 +21,7 @@ from ...engine.files.store_options import StorageOptions
 from ..protocol.settings import Checkpoints
 from ..protocol.translate import error_of
 from ..storage.log import read_log_in
+from ..storage.memory_store import drop_log
 from ..storage.stores import checkpoint_folder
 from .presence import in_words
 
@@ -88,6 +89,7 @@ def temporary_place() -> Place:
 
     def release() -> None:
         atexit.unregister(release)
+        drop_log(folder)
         shutil.rmtree(folder, ignore_errors=True)
         was_removed(folder)
         alive.close()

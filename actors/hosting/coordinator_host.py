@@ -115,7 +115,8 @@ class CoordinatorFiles:
 
     The coordinator's thread never waits for storage: the answers are given to ``notify`` as events, by one of these
     threads. Deleting what nobody needs may fail: the files stay, nothing else happens. ``refused``: why nobody is to
-    take the job over: the log is not read, and the job fails with that.
+    take the job over: the log is not read, and the job fails with that. ``at_once``: the log is in memory, and nobody
+    else can read it: there is nothing to wait for, nor anybody who asks whether the run goes on.
     """
 
     def __init__(
@@ -126,8 +127,10 @@ class CoordinatorFiles:
         notify: Callable[[Event], None],
         take_over: bool = False,
         refused: Failure | None = None,
+        at_once: bool = False,
     ) -> None:
         self._refused = refused
+        self._at_once = at_once
         self._plan = plan
         self._take_over = take_over
         self._store = store
@@ -141,6 +144,9 @@ class CoordinatorFiles:
 
     def perform(self, command: FileCommand) -> None:
         """Carry out a command, later; notify of the event that answers it, if one does."""
+        if self._at_once and isinstance(command, _OF_THE_LOG):
+            self._work(command)
+            return
         if isinstance(command, commands.StoreEntry) and isinstance(command.entry, Claim):
             self._presence.begin(command.entry.owner)  # who reads the claim finds its run
         threads = self._log_thread if isinstance(command, _OF_THE_LOG) else self._file_thread

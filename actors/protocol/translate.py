@@ -14,7 +14,7 @@ from ...engine.core.errors import Domain, PenstockError, unexpected
 from ...engine.core.identity import TaskId
 from ...engine.core.traits import traits_of
 from ...engine.plan.plan import JobPlan, StagePlan
-from ...engine.runtime.driver_shape import divided_by, shapes_of
+from ...engine.runtime.driver_shape import Ways, shapes_of
 from ...engine.runtime.moved_flight import why_not_moved
 
 _PATTERNS = {"all_to_all": Pattern.ALL_TO_ALL, "pointwise": Pattern.POINTWISE}
@@ -22,6 +22,7 @@ _PATTERNS = {"all_to_all": Pattern.ALL_TO_ALL, "pointwise": Pattern.POINTWISE}
 
 def execution_graph(plan: JobPlan) -> ExecutionGraph:
     """The plan as the coordinator sees it: stages and the exchanges between them."""
+    ways = Ways(plan)
     return ExecutionGraph(
         vertices=tuple(
             Vertex(
@@ -33,7 +34,7 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
                 _is_fed(plan, stage),
                 aligned_sources=_goes_in_step(plan) and len(_sources(stage)) == 1,
                 is_movable=not why_not_moved(plan, stage),
-                state_of=_state_of(plan, stage),
+                state_of=_state_of(ways, stage),
             )
             for stage in plan.stages.values()
         ),
@@ -43,20 +44,20 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
         parts=plan.parts,
         broadcasts=plan.broadcasts,
         cuts=not plan.fed,  # where split sets are fed, checkpoints stand between windows, and nothing is in flight
-        shape=_shape(plan),
+        shape=_shape(plan, ways),
         former_shape=plan.former_shape,
         round_rows=plan.round_rows,
         epochs=1 if plan.epochs is None else plan.epochs.count,
     )
 
 
-def _shape(plan: JobPlan) -> str:
+def _shape(plan: JobPlan, ways: Ways) -> str:
     """Of the drivers and what joins them: only in the same shape a task goes on in the middle of what it was doing.
     How many tasks there are a manifest says beside it."""
     drivers = [
         (stage.name, stage.lanes, not why_not_moved(plan, stage), name, shape.ports, shape.operators, shape.outputs)
         for stage in plan.stages.values()
-        for name, shape in shapes_of(plan, stage).items()
+        for name, shape in shapes_of(plan, stage, ways, made=False).items()
     ]
     exchanges = [(each.id, each.source, each.target, each.pattern) for each in plan.exchanges]
     return hashlib.blake2b(repr((drivers, exchanges)).encode(), digest_size=8).hexdigest()
@@ -82,12 +83,12 @@ def _stateful(stage: StagePlan) -> tuple[str, ...]:
     return (*_sources(stage), *(operator.id for pipeline in stage.pipelines for operator in pipeline.operators))
 
 
-def _state_of(plan: JobPlan, stage: StagePlan) -> tuple[str, ...]:
+def _state_of(ways: Ways, stage: StagePlan) -> tuple[str, ...]:
     """What the states of these are of. Sources tell splits that are not theirs themselves. Which subtask has the state
     of a key depends on how rows were divided."""
     found = [""] * len(_sources(stage))
     for pipeline in stage.pipelines:
-        divided = " and ".join(divided_by(plan, stage, pipeline))
+        divided = " and ".join(ways.divided_by(stage, pipeline))
         for operator in pipeline.operators:
             traits = traits_of(operator.config)
             words = "" if traits.state_of is None else traits.state_of(operator.inputs)

@@ -20,6 +20,7 @@ from ...engine.files.durable import LOCAL, appear, make_folder, sync_file, sync_
 from ...engine.files.object_files import files_of
 from ...engine.files.object_store import Bucket, bucket_of
 from ...engine.files.paths import absolute, is_local, local_path, storage_error
+from .memory_store import log_in_memory
 
 
 class FileStore:
@@ -198,10 +199,13 @@ def plain_address(url: str | os.PathLike[str], what: str) -> str:
 
 
 def open_store(url: str | os.PathLike[str]) -> Store:
-    """The store in the folder, which is made if it does not exist. Raises ConfigurationError if it cannot be used.
+    """The store in the folder, which is made if it does not exist; or the one in memory that stands for it. Raises
+    ConfigurationError if it cannot be used.
 
     Who only reads has nothing to sync: the store syncs the folder, and all above it, with the first thing in it.
     """
+    if (kept := log_in_memory(os.fspath(url))) is not None:
+        return kept
     path = checkpoint_folder(url)
     found = bucket_of(path)
     if found is not None:
@@ -247,4 +251,4 @@ def is_gone(folder: str) -> bool:
 
 def may_hold_log(place: str) -> bool:
     """Whether there may be a log in a job's folder. Nothing is made to find out."""
-    return not is_gone(f"{place}/log")
+    return log_in_memory(os.path.dirname(place)) is not None or not is_gone(f"{place}/log")

@@ -1,6 +1,6 @@
 """The log's storage, as the coordinator's shell needs it.
 
-Implementations: those in ``actors/storage``, and a twin in memory for tests. All pass the same contract tests.
+Implementations: those in ``actors/storage``; one of them is in memory. All pass the same contract tests.
 """
 
 from __future__ import annotations

@@ -352,7 +352,10 @@ class Traits:
 UNKNOWN = Traits()
 
 _known: Final[dict[int, tuple[weakref.ref[Any], Traits]]] = {}
-"""What live configs have said, by their address."""
+"""What live configs have said, by their address. What refers to its config, as bound methods do, keeps it alive: so
+these are few, and ``forget_traits`` lets go of them."""
+
+MOST_KNOWN = 1024
 
 
 def _forget(place: int, _: object, known: dict[int, Any] = _known) -> None:
@@ -370,6 +373,13 @@ def traits_of(config: object) -> Traits:
         raise FlowError(
             f"the traits of {type(config).__name__} are no Traits", "give a ps.Traits(…), or leave them out"
         )
+    if len(_known) >= MOST_KNOWN:
+        forget_traits()
     with suppress(TypeError):  # nothing can tell when such an object is gone
         _known[id(config)] = weakref.ref(config, partial(_forget, id(config))), found
     return found
+
+
+def forget_traits() -> None:
+    """Keep no config alive any more: one of a job that is over may hold much of its user's."""
+    _known.clear()

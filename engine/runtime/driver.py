@@ -223,8 +223,8 @@ class Driver:
     leaving: pa.Schema | None = None
     #: in which rows are stored that are in flight at a cut
     schemas: DriverSchemas = DriverSchemas()
-    #: the pipeline of the plan that it runs
-    shape: DriverShape = field(default_factory=DriverShape)
+    #: the pipeline of the plan that it runs; only a cut asks
+    shape: Callable[[], DriverShape] = DriverShape
     #: measures how long operators take to drain, in seconds
     clock: Callable[[], float] = float
     #: what sinks write, and what operators spill: of that nothing may be under way when they go on

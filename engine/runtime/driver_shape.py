@@ -9,6 +9,7 @@ How many tasks there are is said beside it, by stage.
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 
 import msgspec
 
@@ -36,64 +37,97 @@ class DriverShape(msgspec.Struct, frozen=True):
         return (self.ports, self.operators) == (other.ports, other.operators)
 
 
-def shapes_of(plan: JobPlan, stage: StagePlan) -> dict[str, DriverShape]:
-    """By driver."""
-    return {pipeline.name: _shape(plan, stage, pipeline) for pipeline in stage.pipelines}
+class Shapes:
+    """The shapes of a stage's drivers, by name: made when they are first asked for, as only a cut needs them."""
+
+    def __init__(self, plan: JobPlan, stage: StagePlan) -> None:
+        self._plan, self._stage = plan, stage
+
+    @cached_property
+    def found(self) -> dict[str, DriverShape]:
+        """By driver."""
+        return shapes_of(self._plan, self._stage)
+
+    def of(self, driver: str) -> DriverShape:
+        """That of one driver."""
+        return self.found[driver]
 
 
-def divided_by(plan: JobPlan, stage: StagePlan, pipeline: PipelinePlan) -> list[str]:
-    """By what the rows that come to a pipeline were divided."""
-    return sorted({route for port in pipeline.ports for route in _routes(plan, stage, port)})
+def shapes_of(
+    plan: JobPlan, stage: StagePlan, ways: Ways | None = None, *, made: bool = True
+) -> dict[str, DriverShape]:
+    """By driver. ``ways``: those of the plan, if they are known already. ``made``: with what operators compute."""
+    ways = ways or Ways(plan)
+    return {pipeline.name: _shape(ways, stage, pipeline, made) for pipeline in stage.pipelines}
 
 
-def _shape(plan: JobPlan, stage: StagePlan, pipeline: PipelinePlan) -> DriverShape:
+class Ways:
+    """By what rows were divided, wherever they come to in a plan."""
+
+    def __init__(self, plan: JobPlan) -> None:
+        self._plan = plan
+        self._exchanges = {each.id: each for each in plan.exchanges}
+        self._known: dict[tuple[str, str, str], frozenset[str]] = {}
+        self._before: dict[tuple[str, str, str], list[PipelinePlan]] = {}
+        for stage in plan.stages.values():
+            for pipeline in stage.pipelines:
+                for output in pipeline.outputs:
+                    self._before.setdefault((stage.name, output.kind, output.id), []).append(pipeline)
+
+    def divided_by(self, stage: StagePlan, pipeline: PipelinePlan) -> list[str]:
+        """By what the rows that come to a pipeline were divided."""
+        return sorted({route for port in pipeline.ports for route in self.routes(stage, port)})
+
+    def routes(self, stage: StagePlan, port: PortPlan) -> frozenset[str]:
+        """By what the rows that come to a port were divided. Behind a local edge and a forward exchange they still
+        are."""
+        key = stage.name, port.kind, port.id
+        if key not in self._known:
+            self._known[key] = self._routes(stage, port)
+        return self._known[key]
+
+    def _routes(self, stage: StagePlan, port: PortPlan) -> frozenset[str]:
+        exchange = self._exchanges.get(port.id) if port.kind == "exchange" else None
+        if exchange is not None and exchange.pattern != "pointwise":
+            return frozenset({exchange.config.describe()} if exchange.is_partitioned else ())
+        if port.kind == "source":
+            return frozenset()
+        before = stage if exchange is None else self._plan.stages[exchange.source]
+        found = self._before.get((before.name, port.kind, port.id), ())
+        return frozenset(route for pipeline in found for route in self.divided_by(before, pipeline))
+
+    def origin(self, exchange: str) -> object:
+        """Where what an exchange brings comes from, and how."""
+        found = self._exchanges.get(exchange)
+        if found is None:
+            return None
+        return (found.source, found.target, str(found.pattern), found.config.describe(), str(found.schema))
+
+
+def _shape(ways: Ways, stage: StagePlan, pipeline: PipelinePlan, made: bool) -> DriverShape:
     return DriverShape(
-        tuple(_port(plan, stage, port) for port in pipeline.ports),
+        tuple(_port(ways, stage, port) for port in pipeline.ports),
         tuple(
             PartShape(f"operator {each.id!r}", _digest(type(each.config).__name__, each.inputs))
             for each in pipeline.operators
         ),
-        tuple(_output(plan, stage, output) for output in pipeline.outputs),
-        tuple(_digest(exact_text(each.config)) for each in pipeline.operators),
+        tuple(_output(ways, stage, output) for output in pipeline.outputs),
+        tuple(_digest(exact_text(each.config)) for each in pipeline.operators) if made else (),
     )
 
 
-def _port(plan: JobPlan, stage: StagePlan, port: PortPlan) -> PartShape:
+def _port(ways: Ways, stage: StagePlan, port: PortPlan) -> PartShape:
     # rows of a source are not in flight at its port: its state says which come
     schema = None if port.kind == "source" else port.schema
-    routes = sorted(_routes(plan, stage, port))
-    whole = _digest(stage.lanes, schema, port.spooled, _from(plan, port.id), routes)
+    routes = sorted(ways.routes(stage, port))
+    whole = _digest(stage.lanes, schema, port.spooled, ways.origin(port.id), routes)
     return PartShape(_name(port.kind, port.id), whole)
 
 
-def _output(plan: JobPlan, stage: StagePlan, output: OutputPlan) -> PartShape:
+def _output(ways: Ways, stage: StagePlan, output: OutputPlan) -> PartShape:
     ports = (port for pipeline in stage.pipelines for port in pipeline.ports)
     schema = next((port.schema for port in ports if port.kind == output.kind == "local" and port.id == output.id), None)
-    return PartShape(_name(output.kind, output.id), _digest(schema, _from(plan, output.id)))
-
-
-def _from(plan: JobPlan, exchange: str) -> object:
-    found = next((each for each in plan.exchanges if each.id == exchange), None)
-    if found is None:
-        return None
-    return (found.source, found.target, str(found.pattern), found.config.describe(), str(found.schema))
-
-
-def _routes(plan: JobPlan, stage: StagePlan, port: PortPlan) -> set[str]:
-    """By what the rows that come to a port were divided. Behind a local edge and a forward exchange they still are."""
-    exchange = next((each for each in plan.exchanges if port.kind == "exchange" and each.id == port.id), None)
-    if exchange is not None and exchange.pattern != "pointwise":
-        return {exchange.config.describe()} if exchange.is_partitioned else set()
-    if port.kind == "source":
-        return set()
-    before = stage if exchange is None else plan.stages[exchange.source]
-    return {
-        route
-        for pipeline in before.pipelines
-        if any((output.kind, output.id) == (port.kind, port.id) for output in pipeline.outputs)
-        for each in pipeline.ports
-        for route in _routes(plan, before, each)
-    }
+    return PartShape(_name(output.kind, output.id), _digest(schema, ways.origin(output.id)))
 
 
 def _name(kind: str, id: str) -> str:

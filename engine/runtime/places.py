@@ -157,7 +157,7 @@ def capture(driver: Driver, writer: FlightWriter) -> DriverPlace:
         for mark in writer.put([batch], schemas.operators[each.operator][each.port])
     ]
     return DriverPlace(
-        shape=driver.shape,
+        shape=driver.shape(),
         data_ended=driver.data_ended,
         round=driver.round,
         past=driver.ports.past,

@@ -53,7 +53,7 @@ from . import orders
 from .chain_flight import OperatorPlace
 from .checkpointing import DriverHost, WindowedCheckpointing
 from .driver import Driver, DriverSchemas
-from .driver_shape import shapes_of
+from .driver_shape import Shapes
 from .key_meetings import KeyMeeting, KeyMeetings, Listener
 from .moved_flight import moved
 from .operator_chain import (
@@ -245,7 +245,7 @@ class _Builder:
         self._is_moved = False
         #: where the drivers stood at the cut that the task is restored from
         self._places: Mapping[str, DriverPlace] = {}
-        self._shapes = shapes_of(plan, self._stage)
+        self._shapes = Shapes(plan, self._stage)
 
     def _take_flight(self, flights: Sequence[Flight]) -> None:
         """Go on with what was in flight: as it stood, or, if other lanes were cut than the task's, with their part."""
@@ -255,7 +255,7 @@ class _Builder:
             self._flight, left = moved(flights, self._lanes)
             found = PLACES.decode(self._flight.place)
             self._parts.opening += left
-        self._places = fitted(found.drivers, self._shapes)[0]
+        self._places = fitted(found.drivers, self._shapes.found)[0]
         self._parts.opening += 1
 
     def build(self) -> TaskParts:
@@ -296,7 +296,7 @@ class _Builder:
         leaving = next((self._exchange(each.id).schema for each in pipeline.outputs if each.kind != "local"), None)
         schemas = self._schemas(pipeline, leaving)
         driver = Driver(pipeline.name, gates, operators, partitions, self._host, readers, leaving, schemas)
-        driver.clock, driver.shape = time.perf_counter, self._shapes[pipeline.name]
+        driver.clock, driver.shape = time.perf_counter, partial(self._shapes.of, pipeline.name)
         driver.writing, driver.spilling = background.writing, background.spilling
         if self.more_splits:
             driver.checkpointing = WindowedCheckpointing(driver)

@@ -19,13 +19,13 @@ from pyarrow import fs
 from pyarrow.fs import _MockFileSystem
 
 from penstock.actors.storage.log import read_log
+from penstock.actors.storage.memory_store import MemoryStore
 from penstock.actors.storage.snapshots import SnapshotFiles
 from penstock.coordinator.model.manifest import Claim, Ended, LogEntry, Manifest, decode
 from penstock.engine.core.errors import StorageError
 from penstock.engine.core.identity import StateHandle
 from penstock.engine.state.change_log import merged
 from support.engine_simulation_flows import JOB
-from support.memory_store import MemoryStore
 
 FOLDER = "checkpoints"
 

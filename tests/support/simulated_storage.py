@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from penstock.actors.storage.log import create_entry, delete_entries, key_of, read_entries
+from penstock.actors.storage.memory_store import MemoryStore
 from penstock.coordinator.model.commands import CopySavepoint, StoreSavepoint
 from penstock.coordinator.model.kinds import CheckpointKind
 from penstock.coordinator.model.manifest import (
@@ -32,7 +33,6 @@ from penstock.coordinator.model.manifest import (
 )
 from penstock.engine.core.identity import CheckpointId, CommitPermit, StateHandle
 from penstock.engine.feed.state import SequencerState
-from support.memory_store import MemoryStore
 from support.simulated_model import FeedRows, Row, TaskState
 
 Written = tuple[tuple[int, CheckpointId], str, list[Row]]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.actors.storage.log import read_entries
+from penstock.actors.storage.memory_store import MemoryStore
 from penstock.coordinator.model import commands, events
 from penstock.coordinator.model.commands import Command
 from penstock.coordinator.model.events import Event, Failure
 from penstock.coordinator.model.manifest import Claim, Manifest
 from penstock.engine.core.errors import StorageError
-from support.memory_store import MemoryStore
 from support.simulated_shell import TaskShell
 from support.simulated_storage import JOB
 

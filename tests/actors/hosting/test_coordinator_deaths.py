@@ -7,12 +7,12 @@ from pathlib import Path
 
 from penstock.actors.hosting.coordinator_host import CoordinatorFiles, CoordinatorHost
 from penstock.actors.storage.log import MOST_DEATHS, Deaths
+from penstock.actors.storage.memory_store import MemoryStore
 from penstock.actors.storage.stores import FileStore
 from penstock.coordinator.model.commands import DiscardEntries, DiscardState, ReadLog
 from penstock.coordinator.model.events import Event, Failure, LogFailed
 from penstock.coordinator.model.statistics import JobStatus
 from support.coordinator_driver import CoordinatorDriver
-from support.memory_store import MemoryStore
 
 STATUS = JobStatus("job", "running", 1, 0, 0, 0, None, None, {}, None, None, "everybody runs")
 BUG = Failure("unexpected KeyError: 'x'", retry=False, detail="the traceback")

@@ -9,10 +9,10 @@ import threading
 import pytest
 
 from penstock.actors.hosting.coordinator_host import CoordinatorFiles, FileCommand
+from penstock.actors.storage.memory_store import MemoryStore
 from penstock.coordinator.model.commands import ReadLog, StoreEntry
 from penstock.coordinator.model.events import EntryFailed, Event, LogFailed
 from penstock.coordinator.model.manifest import Claim
-from support.memory_store import MemoryStore
 
 CLAIM = Claim(number=0, generation=1, job="job", fingerprint="f", owner="one", uuid="u")
 

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from penstock.actors.storage.log import LOOKAHEAD, LogTail, create_entry, delete_entries, read_log
+from penstock.actors.storage.memory_store import MemoryStore
 from penstock.coordinator.model.manifest import Dropped, LogEntry, Manifest, Pinned, Unpinned
 from penstock.engine.core.identity import CheckpointId
-from support.memory_store import MemoryStore
 
 JOB = "daily"
 
