@@ -66,7 +66,7 @@ def test_job_goes_on_in_its_own_folder_where_each_driver_has_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(translate, "_shape", lambda plan: "of another version")
+        patched.setattr(translate, "_shape", lambda *_: "of another version")
         killed(tmp_path)
     with go_on(tmp_path) as job:
         job.wait(PATIENCE)
@@ -121,7 +121,7 @@ def test_a_state_is_found_though_its_stage_had_another_name(tmp_path: Path, monk
 def test_job_is_refused_where_a_state_was_of_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state_of = translate._state_of
     with monkeypatch.context() as patched:
-        patched.setattr(translate, "_shape", lambda plan: "of another version")
+        patched.setattr(translate, "_shape", lambda *_: "of another version")
         patched.setattr(translate, "_state_of", lambda *given: tuple("another" for _ in state_of(*given)))
         killed(tmp_path)
     with pytest.raises(ConfigurationError, match=r"cannot go on .* holds for '.*' another"):
@@ -133,7 +133,7 @@ def test_only_the_checkpoint_that_was_looked_at_is_gone_on_from(
 ) -> None:
     """The former run may make another one before the next run has claimed the job."""
     with monkeypatch.context() as patched:
-        patched.setattr(translate, "_shape", lambda plan: "of another version")
+        patched.setattr(translate, "_shape", lambda *_: "of another version")
         killed(tmp_path)
     newest = [entry for entry in read_log_in(str(tmp_path / "state"), "plans") if isinstance(entry, Manifest)][-1]
     graph = dataclasses.replace(

@@ -14,7 +14,7 @@ import pytest
 import penstock as ps
 from penstock.engine.core.errors import StorageError
 from penstock.engine.files import object_store
-from support.bucket_twin import BucketTwin
+from support.bucket_twin import NO_FAULT, BucketTwin
 
 PATIENCE = 60.0
 CHECKOUT = Path(__file__).parent.parent
@@ -48,7 +48,8 @@ def loop(state: Path) -> Path:
 def unreachable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Lets nobody answer where object stores are looked for, from now on: a port that is ours, and on which nobody
     listens."""
-    monkeypatch.setattr(object_store, "_RETRIES", {"max_retries": 0})
+    for name in ("_RETRIES", "_PATIENT"):
+        monkeypatch.setattr(object_store, name, {"max_retries": 0})
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -106,6 +107,22 @@ def test_audit_of_a_job_whose_store_is_out_of_reach_is_refused_in_words(
         unreachable()
         with told(*nobody_answers(bucket)):
             job.audit()
+
+
+def test_end_of_a_job_waits_once_for_a_store_that_is_out_of_reach(
+    buckets: BucketTwin, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_RETRIES", "_PATIENT"):
+        monkeypatch.setattr(object_store, name, {"max_retries": 0})
+    object_store._client.cache_clear()
+    job = start(f"s3://{bucket}/state", rate=1)
+    job.wait_until(lambda status: status.state == "running", PATIENCE)
+    before = len(buckets.requests)
+    buckets.faults = lambda method, key, done: False if done else 503
+    job.shutdown()
+    buckets.faults = NO_FAULT
+    object_store._client.cache_clear()
+    assert [status for _, _, status in buckets.requests[before:]] == [503]
 
 
 def test_audit_over_a_log_that_cannot_be_read_is_refused_in_words(tmp_path: Path) -> None:

@@ -236,9 +236,15 @@ class LastAudit:
         return self._made
 
 
-def audit_job(plan: JobPlan, folder: str, status: JobStatus) -> Audit:
-    """Audit a job as of the last checkpoint in ``folder``. Raises NothingLeftError if none was kept."""
-    entries = [] if is_gone(folder) else read_log_in(folder, plan.name)
+def log_left(folder: str, job: str) -> list[LogEntry]:
+    """The entries that count of the job's log in a checkpoint folder, which may be gone: then none. Raises
+    ConfigurationError or StorageError."""
+    return [] if is_gone(folder) else read_log_in(folder, job)
+
+
+def audit_job(plan: JobPlan, folder: str, status: JobStatus, entries: Sequence[LogEntry]) -> Audit:
+    """Audit a job as of the last checkpoint in ``folder``, among the ``entries`` of its log. Raises NothingLeftError if
+    none was kept."""
     if status.checkpoints_completed and not entries:
         raise NothingLeftError(
             f"the checkpoints of job {plan.name!r} are no longer in {folder}: they were removed, not by the job",

@@ -462,13 +462,12 @@ def at_the_end(work: Callable[[], _T]) -> _T | None:
         return None
 
 
-def clean_outputs(plan: JobPlan, folder: str, generation: int) -> None:
+def clean_outputs(plan: JobPlan, folder: str, generation: int, entries: Sequence[LogEntry]) -> None:
     """Remove what no checkpoint will ever commit, unless the log names a later generation than this one.
 
-    What the last checkpoint in ``folder`` lists is kept, committed or not: a job that resumes commits it again. So is
-    what savepoints list: a job that starts from one commits it.
+    What the last checkpoint among its ``entries`` lists is kept, committed or not: a job that resumes commits it again.
+    So is what savepoints in the ``folder`` list: a job that starts from one commits it.
     """
-    entries = read_log_in(folder, plan.name)
     if any(generation_of(entry) > generation for entry in entries):
         return
     manifest = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)

@@ -49,7 +49,7 @@ from ...coordinator.model.events import (
     UnpinRequested,
 )
 from ...coordinator.model.kinds import CheckpointKind, StopMode
-from ...coordinator.model.manifest import Ended, Manifest
+from ...coordinator.model.manifest import Ended, LogEntry, Manifest
 from ...coordinator.model.split_sets import SetPosition, SplitEntry
 from ...coordinator.model.statistics import JobStatus, Overview, ReweightResult, SavepointResult, WindowReport
 from ...engine.core.arguments import Seconds, checked
@@ -62,7 +62,7 @@ from ...engine.plan.plan import JobPlan
 from ...engine.runtime.statistics import JobStatistics
 from ...engine.sinks.collect import COLLECTED
 from ...engine.sources.given import NewSplit
-from ..audit.audit import OVER, Audit, LastAudit, audit_job, check_what_is_left, last_state
+from ..audit.audit import OVER, Audit, LastAudit, audit_job, check_what_is_left, last_state, log_left
 from ..claims.deferred import follow_leases, leases_in
 from ..claims.ownership import at_the_end, clean_outputs
 from ..claims.place import Place
@@ -271,7 +271,16 @@ class Job:
 
     def audit(self) -> Audit:
         """Compare what was read with what is visible, as of the last checkpoint."""
-        return self._audit.make(lambda: audit_job(self.plan, self.folder, self.status()), is_closed=self._closed)
+        return self._audited(self._log)
+
+    def _log(self) -> list[LogEntry]:
+        return log_left(self.folder, self.name)
+
+    def _audited(self, log: Callable[[], list[LogEntry]]) -> Audit:
+        def look() -> Audit:
+            return audit_job(self.plan, self.folder, self.status(), log())
+
+        return self._audit.make(look, is_closed=self._closed)
 
     @checked(ConfigurationError)
     def feed(self, name: str = "feed") -> FeedHandle:
@@ -703,19 +712,31 @@ class Job:
 
     def _close(self) -> None:
         """Processes first: what the outputs have become must not keep them. But what the job does not keep goes with
-        them, so it is audited before."""
+        them, so it is audited before. A store that does not answer is waited for once: whoever ends a job need not wait
+        again for the same."""
+        is_away = False
         if self._known is not None and self._known.status.is_over:
-            at_the_end(self.audit)
+            is_away = not self._look_at_what_is_left()
         self._closed = True
         if self._at_exit is not None:
             self._at_exit.call_off()
         try:
             if self._end_processes():  # else nobody knows whether they have all ended yet, or how
-                self._clean_outputs()
-                if self._known is not None:  # else its coordinator never came to life, and the script has got the error
-                    at_the_end(self.audit)
+                if not is_away:
+                    self._look_at_what_is_left(clean=True)
         finally:
             self._place.release()
+
+    def _look_at_what_is_left(self, *, clean: bool = False) -> bool:
+        """Audit the job, and ``clean`` its outputs before. False: its log cannot be read."""
+        entries = at_the_end(self._log)
+        if entries is None:
+            return False
+        if clean and self._is_owner:
+            self._clean_outputs(entries)
+        if self._known is not None:  # else its coordinator never came to life, and the script has got the error
+            at_the_end(lambda: self._audited(lambda: entries))
+        return True
 
     def _leave(self) -> None:
         """The script ends, and nobody asks any more."""
@@ -725,7 +746,8 @@ class Job:
             self._tell_left(status)
             self._generation = self._generation if status is None else status.generation
             self._end_processes()
-            self._clean_outputs()
+            if self._is_owner and (entries := at_the_end(self._log)) is not None:
+                self._clean_outputs(entries)
         finally:
             self._place.release()
 
@@ -749,9 +771,12 @@ class Job:
                 lease.close()
         return ended
 
-    def _clean_outputs(self) -> None:
-        if self._backend.ownership is Ownership.OWNER:
-            at_the_end(lambda: clean_outputs(self.plan, self.folder, self._generation))
+    def _clean_outputs(self, entries: Sequence[LogEntry]) -> None:
+        at_the_end(lambda: clean_outputs(self.plan, self.folder, self._generation, entries))
+
+    @property
+    def _is_owner(self) -> bool:
+        return self._backend.ownership is Ownership.OWNER
 
     def __enter__(self) -> Self:
         return self
@@ -759,7 +784,7 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._backend.ownership is Ownership.OWNER:
+        if self._is_owner:
             self.shutdown()
 
 

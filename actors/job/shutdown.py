@@ -25,6 +25,7 @@ from ...engine.core.errors import PenstockError
 from ...engine.core.identity import TaskId
 from ...engine.plan.plan import JobPlan
 from ...engine.runtime.statistics import TaskStatistics
+from ..audit.audit import log_left
 from ..claims.ownership import at_the_end, clean_outputs
 from ..client.backend import FinalStatistics
 from ..cluster.calls import SHUTDOWN_SECONDS, end_for_good
@@ -113,9 +114,13 @@ class Shutdown:
                 self._final = FinalStatistics(_statistics(placed), checkpoints)
             self._host.close()
             end_actors(self._actors.values())
-            at_the_end(lambda: clean_outputs(self._plan, self._folder, self._status().generation))
+            at_the_end(self._clean_outputs)
             self._shared.forget()
             self._ended.set()
+
+    def _clean_outputs(self) -> None:
+        entries = log_left(self._folder, self._plan.name)
+        clean_outputs(self._plan, self._folder, self._status().generation, entries)
 
     def _run(self) -> None:
         self._wait_for_end()
