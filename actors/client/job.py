@@ -721,9 +721,8 @@ class Job:
         if self._at_exit is not None:
             self._at_exit.call_off()
         try:
-            if self._end_processes():  # else nobody knows whether they have all ended yet, or how
-                if not is_away:
-                    self._look_at_what_is_left(clean=True)
+            if self._end_processes() and not is_away:  # else nobody knows whether they have all ended yet, or how
+                self._look_at_what_is_left(clean=True)
         finally:
             self._place.release()
 
