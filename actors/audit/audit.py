@@ -34,13 +34,14 @@ from ...engine.core.operator import SinkConfig
 from ...engine.core.source import Split
 from ...engine.integrity.lane_digests import digested
 from ...engine.integrity.row_digests import ContentSink
+from ...engine.operators.rowwise.bad_rows import BadRows
 from ...engine.plan.plan import JobPlan, SourcePlan
 from ...engine.plan.rounds import LaneCursor, SplitAssignment, cursor_of
 from ...engine.sources.repeated import again
 from ..storage.log import read_log_in
 from ..storage.snapshots import SnapshotFiles
 from ..storage.stores import is_gone
-from .origins import Origin, compare, origins, wanted
+from .origins import Origin, compare, origins, pipelines_of, wanted
 from .reading_again import Reading, read_again
 
 SPLITS_PER_LINE = 16
@@ -130,6 +131,16 @@ class SinkAudit:
 
 
 @dataclass(frozen=True, slots=True)
+class BadRowsAudit:
+    """How many rows ``of`` a source could not be read, or of an operator could not be computed, as of the last
+    checkpoint. ``left_out``: else they have gone on, with the reason (``on_error``)."""
+
+    of: str
+    rows: int
+    left_out: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
     """What became of a job's rows."""
 
@@ -141,6 +152,8 @@ class Audit:
     sinks: tuple[SinkAudit, ...]
     ignored: tuple[str, ...] = ()
     """Files that came after the job's inputs were recorded, and are not read."""
+    bad: tuple[BadRowsAudit, ...] = ()
+    """Where bad rows are left out or kept (``on_error``): how many there were."""
 
     @property
     def gaps(self) -> int:
@@ -191,6 +204,8 @@ class Audit:
             lines.append(
                 f"  not read {len(self.ignored):,} files that came since: {', '.join(self.ignored[:SPLITS_PER_LINE])}"
             )
+        for each in self.bad:
+            lines.append(f"  bad      {each.of}: {each.rows:,} rows {'left out' if each.left_out else 'kept'}")
         for sink in self.sinks:
             seen = "" if sink.visible is None else f", {sink.visible:,} visible"
             lines.append(f"  written  {sink.id}: {sink.rows:,} rows{seen} ({sink.guarantee}), {_told(sink)}")
@@ -251,7 +266,7 @@ def audit_job(plan: JobPlan, folder: str, status: JobStatus, entries: Sequence[L
             "put the folder back from a copy, or audit a job before its checkpoints are removed",
         )
     last = last_manifest(entries)
-    looked_at = {*plan.sources, *plan.sinks}
+    looked_at = {*plan.sources, *plan.sinks, *(id for id, _ in _counting_bad(plan))}
     state = {} if last is None else state_of(last, last.root or folder, plan.name, looked_at)
     if status.is_over and status.checkpoints_completed and not state:
         raise NothingLeftError(
@@ -326,7 +341,15 @@ def make_audit(plan: JobPlan, state: Mapping[str, pa.Table], status: JobStatus, 
         ),
         sinks=tuple(_with_origin(sink, state.get(sink.id), found, readings, status, descends) for sink in sinks),
         ignored=plan.ignored,
+        bad=tuple(BadRowsAudit(each.of, each.counted(state.get(id)), each.drops) for id, each in _counting_bad(plan)),
     )
+
+
+def _counting_bad(plan: JobPlan) -> Iterator[tuple[str, BadRows]]:
+    for pipeline in pipelines_of(plan):
+        for operator in pipeline.operators:
+            if isinstance(operator.config, BadRows):
+                yield operator.id, operator.config
 
 
 def _read_again(

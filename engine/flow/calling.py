@@ -64,8 +64,8 @@ class Calling:
     def _then(self, config: OperatorConfig, name: str | None = None) -> Self:
         raise NotImplementedError
 
-    def _without_bad(self, on_error: OnError) -> Self:
-        """The rows without the bad ones, if these are to be left out."""
+    def _counting_bad(self, on_error: OnError) -> Self:
+        """The rows, the bad ones of which are counted, or left out, if they do not raise."""
         raise NotImplementedError
 
     def _ask(self, resources: Resources) -> Self:
@@ -155,7 +155,7 @@ class Calling:
         stream = self.forward() if asked else self
         kind = MapBatches if on_error == "raise" else ForgivingMapBatches
         found = stream._then(kind(called.plain, schema, batch_size, concurrency), name)
-        return (found._ask(asked) if asked else found)._without_bad(on_error)
+        return (found._ask(asked) if asked else found)._counting_bad(on_error)
 
     def _first(self, called: Called, batch_size: int | None = None) -> pa.RecordBatch:
         """Rows for a call that tells what it gives. Raises FlowError if there are none."""

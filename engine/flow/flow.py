@@ -75,6 +75,7 @@ from ..operators import (
 from ..operators.join.join_shape import RIGHT_STAYS, JoinType
 from ..operators.join.lookup_join import PREFETCH
 from ..operators.join.replicated_join import MarkPart, ReplicatedJoin
+from ..operators.rowwise.bad_rows import BadRows
 from ..operators.rowwise.user_calls import BatchFormat, Called, arguments_of
 from ..operators.sequence.limit import Per
 from ..operators.sequence.mix import AtEnd
@@ -94,7 +95,6 @@ from ..sinks.texts import CsvSink, JsonSink
 from ..sources.csv import CsvSource
 from ..sources.fed import FedSource
 from ..sources.ipc import IpcSource
-from ..sources.lines import ERROR
 from ..sources.memory import MemorySource
 from ..sources.parquet import ParquetSource
 from ..sources.records import BinarySource, JsonSource, TextSource
@@ -261,7 +261,7 @@ class Flow(Graph):
             keeps_bad=on_error != "raise",
             storage_options=storage_options,
         )
-        return self.from_source(source, name=name, rate=rate)._without_bad(on_error)
+        return self.from_source(source, name=name, rate=rate)._counting_bad(on_error)
 
     @checked()
     def read_json(
@@ -287,7 +287,7 @@ class Flow(Graph):
             keeps_bad=on_error != "raise",
             storage_options=storage_options,
         )
-        return self.from_source(source, name=name, rate=rate)._without_bad(on_error)
+        return self.from_source(source, name=name, rate=rate)._counting_bad(on_error)
 
     @checked()
     def read_text(
@@ -911,10 +911,8 @@ class Stream(Shaping, Looking, Calling):
         config = Pack(length, tokens, separator, pad, remainder, segments, positions, documents)
         return self.apply(config, at_barrier=at_barrier, name=name)
 
-    def _without_bad(self, on_error: OnError) -> Stream:
-        if on_error != "skip":
-            return self
-        return self.filter(f"{ERROR} is null", name=f"{self.id}-readable").drop(ERROR)
+    def _counting_bad(self, on_error: OnError) -> Stream:
+        return self if on_error == "raise" else self._then(BadRows(self.id, drops=on_error == "skip"))
 
     # ------------------------------------------------------------------ ends
 
@@ -1132,11 +1130,13 @@ class GroupedStream:
         num_cpus: float = 0.0,
         num_gpus: float = 0.0,
         memory: float = 0.0,
+        on_error: OnError = "raise",
         name: str | None = None,
     ) -> Stream:
         """What ``function`` makes of all rows of each key, in their order, when the input has ended: it gets them at
         once, with all columns. The rows of a key must fit into memory. Arguments as for :meth:`Stream.map_batches`;
-        without ``schema`` the function is called with some of the rows of the first keys."""
+        without ``schema`` the function is called with some of the rows of the first keys. What is bad
+        (``on_error``) is a key with all its rows, which are lists in ``_error``."""
         rows = self._stream.with_columns(*self._computed) if self._computed else self._stream
         names = tuple(rows.schema.names)
         given = arguments_of(fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs)
@@ -1149,10 +1149,10 @@ class GroupedStream:
         check_exchange("map_groups", self._exchange, self._by)
         if schema is None:
             first = Flow("first-rows").from_tables(pa.Table.from_batches([rows._first(called)]))
-            schema = told_schema(called, first.gather()._then(config)._first(called))
+            schema = told_schema(called, first.gather()._then(config)._first(called), on_error != "raise")
         grouped = rows._grouped(self._by, self._exchange)._then(config)._regrouped()
         asked = resources_of(num_cpus, num_gpus, memory)
-        return grouped._calling(called, schema, GROUPS, concurrency, asked, name)
+        return grouped._calling(called, schema, GROUPS, concurrency, asked, name, on_error)
 
 
 def _in_lanes(name: str | None) -> str | None:

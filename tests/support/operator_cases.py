@@ -40,6 +40,7 @@ from penstock.engine.operators import (
 )
 from penstock.engine.operators.join.join_shape import JOIN_TYPES
 from penstock.engine.operators.join.replicated_join import MarkPart, ReplicatedJoin
+from penstock.engine.operators.rowwise.bad_rows import BadRows
 from penstock.engine.operators.rowwise.filter import NarrowedFilter
 from penstock.engine.operators.sequence.regroup import Regroup
 from penstock.engine.plan.partitioning import HashPartitioning, wire_schema
@@ -74,6 +75,8 @@ ONE: dict[str, OperatorConfig] = {
     "batches of a window": Batches((9,), "l", window=8),
     "batches in buckets": Batches((9, 4), bucket_by="c", boundaries=(20,)),
     "too long": TooLong(1, "split", "l", ("l",)),
+    "bad rows": BadRows("rows", column="c"),
+    "bad rows left out": BadRows("rows", drops=True, column="c"),
     "full shuffle": FullShuffle(seed=3),
     "drawn shuffle": DrawnShuffle(7, seed=3, interleave=2),
     "sort": Sort(as_sort_keys(["c", "v"])),

@@ -47,12 +47,12 @@ from ...core.traits import Emission, Lineage, State, Traits
 from ...core.user_code import is_to_be_told, raised
 from ...expressions.evaluator import single_array
 from ...kernels.pieces import Bound, cut
+from .bad_rows import ERROR
 from .user_calls import Called, Callee, as_array, columns_of
 
 CALL_ROWS = 65_536
 """Half of a source's batch: while a call lasts nobody sees a new row, and functions may be slow."""
 
-ERROR = "_error"
 ERROR_FIELD = pa.field(ERROR, pa.struct([("reason", pa.string()), ("row", pa.string())]))
 MOST_TEXT = 65_536
 """Characters of a row that could not be taken, and of the reason, that are kept."""
@@ -163,6 +163,8 @@ class RunningMapBatches(Stateless):
     def __init__(self, config: MapBatches, callee: Callee, bound: Bound) -> None:
         self._callee = callee
         self._name = config.describe()
+        #: of a group, for who tells what it was called with
+        self._columns = config.called.columns
         self._schema = plain_schema(config.schema)
         #: of what comes out if bad rows are kept (rule 6)
         self._with_errors = config.with_errors
@@ -212,7 +214,10 @@ class RunningMapBatches(Stateless):
         """Rule 6, for rows with which the function has raised."""
         half = batch.records.num_rows // 2
         if not half:
-            told = {"reason": f"{type(error).__name__}: {error}"[:MOST_TEXT], "row": _row_text(batch.records)}
+            told = {
+                "reason": f"{type(error).__name__}: {error}"[:MOST_TEXT],
+                "row": _row_text(batch.records, self._columns),
+            }
             nulls = [pa.nulls(1, each.type) for each in self._schema]
             return [_completed([*nulls, pa.array([told], ERROR_FIELD.type)], 1, self._with_errors)]
         halves = (batch.records.slice(0, half), batch.records.slice(half))
@@ -436,8 +441,10 @@ def _completed(columns: Sequence[pa.Array], rows: int, schema: pa.Schema) -> pa.
     return pa.RecordBatch.from_arrays([*columns, *further], schema=schema)
 
 
-def _row_text(records: pa.RecordBatch) -> str:
-    """The first row as JSON, or nearly so."""
+def _row_text(records: pa.RecordBatch, columns: Sequence[str]) -> str:
+    """The first row as JSON, or nearly so. ``columns``: what its last ones are called by the user, if there are any."""
+    if columns:
+        records = pa.RecordBatch.from_arrays(records.columns[-len(columns) :], names=list(columns))
     try:
         (row,) = records.slice(0, 1).to_pylist()
         text = json.dumps(row, default=lambda each: f"{len(each):,} bytes" if isinstance(each, bytes) else str(each))

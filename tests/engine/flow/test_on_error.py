@@ -63,7 +63,10 @@ def test_dead_letters_are_a_sink_of_the_job(tmp_path: Path) -> None:
     checked.filter("_error is null").drop("_error").write_parquet(tmp_path / "good")
     with ps.run_local(checked.flow, parallelism=2) as job:
         job.wait(60)
-        assert {sink.rows for sink in job.audit().sinks} == {len(BAD), len(GOOD)}
+        audit = job.audit()
+        assert {sink.rows for sink in audit.sinks} == {len(BAD), len(GOOD)}
+        assert [(each.of, each.rows, each.left_out) for each in audit.bad] == [("map-batches-1", len(BAD), False)]
+        assert f"  bad      map-batches-1: {len(BAD)} rows kept\n" in str(audit)
     lines = [line for path in (tmp_path / "dead").glob("part-*") for line in path.read_text().splitlines()]
     assert sorted(json.loads(json.loads(line)["_error"]["row"])["id"] for line in lines) == list(BAD)
 
@@ -83,3 +86,54 @@ def test_bytes_and_values_that_are_no_json_are_told() -> None:
 
     (found,) = ps.Flow("bad").from_tables(given).map_batches(fail, SCHEMA, on_error="keep").to_arrow().to_pylist()
     assert json.loads(found["_error"]["row"]) == {"image": "3 bytes", "day": "1970-01-01"}
+
+
+def test_keys_with_whose_rows_a_function_raises() -> None:
+    def total(rows: pa.RecordBatch) -> dict[str, list[int]]:
+        twice(rows)
+        return {"k": rows["k"][:1].to_pylist(), "rows": [rows.num_rows]}
+
+    rows = pa.table({"k": [n // 100 for n in range(ROWS)], "id": range(ROWS)})
+    groups = ps.Flow("keys").from_tables(rows).group_by("k")
+    schema = pa.schema({"k": pa.int64(), "rows": pa.int64()})
+    good = [{"k": k, "rows": 100} for k in range(10) if not {100 * k + n for n in range(100)}.intersection(BAD)]
+    assert groups.map_groups(total, schema, on_error="skip").to_arrow().to_pylist() == good
+    kept = groups.map_groups(total, schema, on_error="keep").to_arrow().to_pylist()
+    bad = [json.loads(each["_error"]["row"]) for each in kept if each["_error"] is not None]
+    assert [each["id"][0] // 100 for each in bad] == [0, 5, 9]
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_bad_rows_of_sources_and_functions_are_in_the_audit_behind_a_restart_too(
+    parallelism: int, tmp_path: Path
+) -> None:
+    """Each is counted once, whatever has been counted before the cut that the job goes on from."""
+    for part in range(8):
+        lines = [str(n) if n % 10 else "bad" for n in range(part * 1000, part * 1000 + 1000)]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["id", *lines, ""]))
+
+    def flow() -> ps.Flow:
+        made = ps.Flow("counted", lanes=4, round_rows=50)
+        rows = made.read_csv(
+            [tmp_path / f"{part}.csv" for part in range(8)],
+            types={"id": pa.int64()},
+            on_error="skip",
+            name="lines",
+        )
+        rows.flat_map(odd, schema=SCHEMA, on_error="skip", name="odd").write_parquet(tmp_path / "out")
+        return made
+
+    checkpoints = ps.Checkpoints(tmp_path / "state", every="50ms")
+    with ps.run_local(flow(), parallelism=parallelism, checkpoints=checkpoints, rate=1000) as job:
+        job.wait_until(lambda _: all(each.rows for each in job.audit().bad), 60)
+        assert 0 < job.audit().bad[0].rows < 800
+    with ps.run_local(flow(), parallelism=parallelism, checkpoints=checkpoints) as job:
+        found = job.wait(60).audit()
+    assert {each.of: (each.rows, each.left_out) for each in found.bad} == {"lines": (800, True), "odd": (800, True)}
+    assert found.sinks[0].rows == 3200
+
+
+def odd(row: dict[str, int]) -> list[dict[str, int]]:
+    if row["id"] % 10 == 1:
+        raise ValueError("one")
+    return [{"twice": row["id"]}] * (row["id"] % 2)
