@@ -28,7 +28,8 @@ def show_workers(address: str | None) -> Iterator[str]:
     """One line for each process of the cluster that waits for a job."""
     for each in list_workers(address=address):
         where = f"process {each.pid} on {each.node}"
-        yield f"{where}: ready since {time.time() - each.since:.0f} s, {size(each.memory)}, for script {each.job}"
+        whose = f"the cluster, as {each.owner}" if each.is_shared else f"script {each.owner}"
+        yield f"{where}: ready since {time.time() - each.since:.0f} s, {size(each.memory)}, for {whose}"
 
 
 def show_status(name: str, address: str | None) -> Iterator[str]:

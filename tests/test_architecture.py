@@ -169,7 +169,7 @@ PROCESS_WIDE = {
     "what configs have said of themselves, once for each": "engine.core.traits._known",
     "how expressions are serialized, once for each": "engine.expressions.tree._known",
     "the script's processes that wait, for whatever job comes next, and such a process": """
-        actors.job.warming.SCRIPTS actors.job.warm_up.PREPARATION""",
+        actors.job.warming.SCRIPTS actors.job.warm_up.PREPARATION actors.job.cluster_pool.BORROWED""",
     "the cores, which all tasks of the process share": "engine.scheduler.pool._SHARED",
     "waits for each other of plans that share nothing else": "engine.local.reading._lock engine.local.reading._waits",
 }

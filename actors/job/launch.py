@@ -138,7 +138,14 @@ def run(
 
 
 @checked(ConfigurationError)
-def warm(processes: int, *, wait: Duration | None = None, address: str | None = None, verbose: bool = False) -> int:
+def warm(
+    processes: int,
+    *,
+    wait: Duration | None = None,
+    detached: bool = False,
+    address: str | None = None,
+    verbose: bool = False,
+) -> int:
     """Keep so many processes ready for this script's next jobs, and say how many are.
 
     They are started at once, in the background, have imported all of Penstock when they are ready, and cost no
@@ -146,11 +153,20 @@ def warm(processes: int, *, wait: Duration | None = None, address: str | None = 
     others are started in their place. A job's process that dies is replaced by one of them, too. They belong to this
     script, and end with it. ``wait``: return when that many are ready, or after so long. 0: those that
     wait are ended. ``address``, ``verbose``: as for :func:`run`.
+
+    ``detached``: they belong to the cluster instead. They stay when this script ends, and serve every script of the
+    same user with the same runtime environment and the same Penstock, detached jobs included, until
+    ``warm(0, detached=True)``.
     """
     if processes < 0:
         raise ConfigurationError(f"warm({processes}) is no number of processes", "give 0, 1, 2, …")
     seconds_of_wait = 0.0 if wait is None else seconds(wait, "wait")
-    connect(address, verbose)
+    cluster = connect(address, verbose)
+    if detached:
+        _refuse_own_cluster(cluster, "a pool that stays")
+        from .cluster_pool import keep_for_all
+
+        return keep_for_all(processes, seconds_of_wait)
     from .warming import SCRIPTS
 
     return SCRIPTS.wait(SCRIPTS.keep(processes), seconds_of_wait)
@@ -199,6 +215,7 @@ def _start(
     cluster = connect(address, verbose)
     from .options import check_detachable
     from .starting import start_job
+    from .warm_roles import start_is_over
     from .warming import SCRIPTS
 
     if detached:
@@ -207,7 +224,7 @@ def _start(
     try:
         return start_job(plan, place, runtime, snapshot, detached=detached, take_over=take_over)
     except BaseException:
-        SCRIPTS.settled()
+        start_is_over()
         raise
     finally:
         if runtime.warm is not None:
@@ -249,11 +266,11 @@ def _check(
         )
 
 
-def _refuse_own_cluster(cluster: ClusterInfo) -> None:
+def _refuse_own_cluster(cluster: ClusterInfo, what: str = "a detached job") -> None:
     if cluster.started:
         disconnect(cluster)
         raise ConfigurationError(
-            "a detached job needs a cluster that outlives this script, and this one was started by it",
+            f"{what} needs a cluster that outlives this script, and this one was started by it",
             'start one (ray start --head) and pass address="auto", or its address',
         )
 

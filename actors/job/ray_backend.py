@@ -37,7 +37,7 @@ from ..protocol.messages import Address, Identity, JobDescriptor, Versioned, Wor
 from ..transport.dialling import Secrets
 from .driver_actor import COORDINATOR, coordinator_name
 from .shutdown import ask_tasks, end_actors
-from .warming import SCRIPTS
+from .warm_roles import start_is_over
 
 ANSWER_SECONDS = 10.0
 """How long a coordinator may take to answer somebody who only looks around: it may be on its way back."""
@@ -203,7 +203,7 @@ class RayBackend:
             if self.ownership is Ownership.OWNER:
                 end_actors([self._address])
                 end_actors(self._actors.values())
-                SCRIPTS.settled()
+                start_is_over()
             return True
         finally:
             if not self._folder_stays and self._notices is not None:

@@ -38,7 +38,8 @@ class Runtime:
     """Processes that are started beyond those needed: when one is lost, its task moves to a spare at once."""
     warm: int | None = None
     """How many processes are kept ready for the script's next job, from the start of this one on, as :func:`ps.warm`
-    does. None: as many as were. 0: none, and this job's own start cold."""
+    does. None: as many as were. 0: none, and this job's own start cold, whatever
+    waits on the cluster."""
     lease: Duration = "2m"
     """A process that the coordinator has not asked for so long leaves by itself: it is cut off, or nobody's. Without a
     heartbeat there is no lease."""

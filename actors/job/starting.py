@@ -41,7 +41,7 @@ from .driver_actor import coordinator_name, driver_actor_class
 from .options import DriverOptions, share_plan
 from .ray_backend import RayBackend, watch_creation
 from .runtime import DEFAULT_RUNTIME, Runtime
-from .warming import warm_options
+from .warm_roles import warm_options
 
 _ANSWER_SECONDS = 10.0
 

@@ -19,6 +19,10 @@ import msgspec
 import ray
 from ray.experimental import internal_kv
 
+POOL = "PENSTOCK_POOL"
+"""The variable that names the cluster's pool which a worker belongs to; a script's workers have none."""
+POOL_KEY = "pool-"
+"""How the key of a cluster's pool begins."""
 HOOK = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 """Ray's variable that names what a worker calls when it starts."""
 REGISTER = b"penstock"
@@ -38,8 +42,8 @@ _log = logging.getLogger(__name__)
 class Worker(msgspec.Struct, frozen=True):
     """A process that waits. ``memory``: bytes that it alone holds, when it was ready; ``since``: seconds since 1970."""
 
-    job: str
-    """Ray's id of the script's."""
+    owner: str
+    """Ray's id of the script's job, or the key of a cluster's pool."""
     worker: str
     """Ray's id of the process."""
     node: str
@@ -47,13 +51,18 @@ class Worker(msgspec.Struct, frozen=True):
     memory: int
     since: float
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether it waits for whatever script comes."""
+        return self.owner.startswith(POOL_KEY)
+
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Worker).decode
 
 
-def _key(job: str, worker: str) -> bytes:
-    return f"{PREFIX}{job}:{worker}".encode()
+def _key(owner: str, worker: str) -> bytes:
+    return f"{PREFIX}{owner}:{worker}".encode()
 
 
 class Preparation:
@@ -63,10 +72,13 @@ class Preparation:
         self._begun = threading.Event()
         #: held while the process is entered or struck out: an entry never comes behind the end of the waiting
         self._lock = threading.Lock()
+        #: the cluster's pool that this process belongs to; "": it is a script's
+        self._pool = ""
 
     def start(self) -> None:
         """Ray calls this in a process that has just started, before it takes any work."""
         os.environ.pop(HOOK, None)  # processes that a user's function starts are none of ours
+        self._pool = os.environ.pop(POOL, "")
         try:
             importlib.import_module(".driver_actor", __package__)
         except Exception:  # who comes will be told
@@ -91,14 +103,18 @@ class Preparation:
         with self._lock, suppress(Exception):  # the cluster is about to end
             if not self._begun.is_set():
                 where = ray.util.get_node_ip_address()
-                entry = Worker(*_ids(), where, os.getpid(), _own_memory(), time.time())
-                internal_kv._internal_kv_put(_key(*_ids()), _encode(entry), namespace=REGISTER)
+                entry = Worker(*self._ids(), where, os.getpid(), _own_memory(), time.time())
+                internal_kv._internal_kv_put(_key(entry.owner, entry.worker), _encode(entry), namespace=REGISTER)
 
     def leave(self) -> None:
         """This process waits no more. Returns when the register says so."""
         self._begun.set()
         with self._lock:
-            strike_out(*_ids())
+            strike_out(*self._ids())
+
+    def _ids(self) -> tuple[str, str]:
+        context = ray.get_runtime_context()
+        return self._pool or context.get_job_id(), context.get_worker_id()
 
 
 PREPARATION = Preparation()
@@ -109,15 +125,10 @@ def be_ready() -> None:
     PREPARATION.start()
 
 
-def _ids() -> tuple[str, str]:
-    context = ray.get_runtime_context()
-    return context.get_job_id(), context.get_worker_id()
-
-
-def strike_out(job: str, worker: str) -> None:
+def strike_out(owner: str, worker: str) -> None:
     """This one does not wait any more. Again does no harm."""
     with suppress(Exception):  # the cluster is about to end
-        internal_kv._internal_kv_del(_key(job, worker), namespace=REGISTER)
+        internal_kv._internal_kv_del(_key(owner, worker), namespace=REGISTER)
 
 
 def _own_memory() -> int:
@@ -127,9 +138,9 @@ def _own_memory() -> int:
     return 0
 
 
-def entered(job: str = "") -> list[Worker]:
-    """The register: all of it, or what belongs to the script whose id at Ray is ``job``. It may hold dead ones."""
-    prefix = f"{PREFIX}{job}:" if job else PREFIX
+def entered(owner: str = "") -> list[Worker]:
+    """The register: all of it, or what is the owner's, as a worker names it. It may hold dead ones."""
+    prefix = f"{PREFIX}{owner}:" if owner else PREFIX
     keys = internal_kv._internal_kv_list(prefix.encode(), namespace=REGISTER)
     found = [internal_kv._internal_kv_get(key, namespace=REGISTER) for key in keys]
     return [_decode(each) for each in found if each is not None]

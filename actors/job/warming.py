@@ -8,7 +8,7 @@ an actor like any other: its name, resources, restarts and life are as without t
 Rules:
 
 1. The pool belongs to the script and to its connection to a cluster: its processes are those of the script's Ray job,
-   and end with it. A job that outlives its script takes none.
+   and end with it. A job that outlives its script takes none. The cluster's pool is ``cluster_pool``.
 2. Ray gives actors with GPUs processes of their own kind; they start cold.
 3. What a job does not get from the pool starts cold, beside the rest. Nothing waits for the pool, and nothing that
    fails here fails a job: it is logged.
@@ -23,20 +23,16 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
 from itertools import cycle, islice
 from typing import Any
 
 import ray
 
-from ...engine.plan.plan import JobPlan
 from ..cluster.calls import connection
 from ..process.ending import AtExit
 from ..process.waiting import Deadline
 from ..process.warm_pool import LOOK_SECONDS, WarmPool
-from ..protocol.messages import WorkerSlot
-from .runtime import Runtime
-from .warm_up import HOOK, PREPARATION, Worker, be_ready, entered, strike_out
+from .warm_up import HOOK, POOL, PREPARATION, Worker, be_ready, entered, strike_out
 
 KEPT_SECONDS = 24 * 3600
 """How long Ray leaves a process alone that waits. Those of a script end with it, however soon."""
@@ -63,7 +59,7 @@ class Warming:
 
     def keep(self, processes: int) -> int:
         """From now on so many wait. The connection is there. How many they are to be (rule 5)."""
-        if processes and HOOK in _environment_of_script().get("env_vars", {}):
+        if processes and HOOK in environment_of_script().get("env_vars", {}):
             _log.warning("no process is started in advance: it would not call the script's worker_process_setup_hook")
             processes = 0
         with self._lock:
@@ -156,37 +152,22 @@ class Warming:
 SCRIPTS = Warming()
 
 
-def warm_options(plan: JobPlan, slots: Sequence[WorkerSlot], runtime: Runtime, *, detached: bool) -> dict[Any, Any]:
-    """Ray's options that give a process of the pool to the coordinator (None) and the slots, as far as there are."""
-    roles: list[WorkerSlot | None] = [None, *(slot for slot in slots if not _has_gpus(plan, slot))]
-    if detached or runtime.warm == 0:
-        return {}
-    given = SCRIPTS.take(len(roles))
-    if given:
-        _log.info("job %s: %d of %d processes were warm", plan.name, given, len(slots) + 1)
-    return {role: {"runtime_env": _environment()} for role in roles[:given]}
-
-
-def _has_gpus(plan: JobPlan, slot: WorkerSlot) -> bool:
-    stage = plan.stages.get(slot.vertex)
-    return stage is not None and stage.resources.gpus > 0
-
-
-def idle_workers(*, of_script: bool = False) -> list[Worker]:
-    """The processes that wait on this cluster, the oldest first; ``of_script``: for this script's jobs."""
+def idle_workers(*, of_script: bool = False, pool: str = "") -> list[Worker]:
+    """The processes that wait on this cluster, the oldest first; ``of_script``: for this script's jobs; ``pool``: in
+    the cluster's pool of this key."""
     from ray._private.state import state
 
-    found = entered(ray.get_runtime_context().get_job_id() if of_script else "")
+    found = entered(ray.get_runtime_context().get_job_id() if of_script else pool)
     alive = state.workers() if found else ()
     for each in found:
         if each.worker not in alive and each.since < time.time() - _FORGOTTEN_SECONDS:
-            strike_out(each.job, each.worker)
+            strike_out(each.owner, each.worker)
     return sorted((each for each in found if each.worker in alive), key=lambda each: each.since)
 
 
-def end_processes(count: int) -> None:
-    """End some of this script's processes that wait: actors take them, and go."""
-    idler = ray.remote(Idler).options(num_cpus=0, runtime_env=_environment())
+def end_processes(count: int, pool: str = "") -> None:
+    """End some processes that wait, of this script or of the cluster's pool: actors take them, and go."""
+    idler = ray.remote(Idler).options(num_cpus=0, runtime_env=warm_environment(pool))
     actors = [idler.remote() for _ in range(count)]
     ray.wait([each.take.remote() for each in actors], num_returns=count, timeout=_CALL_SECONDS)
     for each in actors:
@@ -204,19 +185,21 @@ class Idler:
 # ---------------------------------------------------------------------- Ray's own part
 
 
-def _environment() -> dict[str, Any]:
-    """The runtime environment of warm processes: the script's own, and our hook."""
-    return {"env_vars": {HOOK: f"{be_ready.__module__}.{be_ready.__name__}"}}
+def warm_environment(pool: str = "") -> dict[str, Any]:
+    """The runtime environment of warm processes beside the script's own: our hook, and the pool that they belong to."""
+    hook = {HOOK: f"{be_ready.__module__}.{be_ready.__name__}"}
+    return {"env_vars": {**hook, POOL: pool} if pool else hook}
 
 
-def _environment_of_script() -> dict[str, Any]:
+def environment_of_script() -> dict[str, Any]:
+    """The runtime environment that this script, or this actor, was given."""
     found: dict[str, Any] = json.loads(ray.get_runtime_context().get_runtime_env_string() or "{}")
     return found
 
 
-def start_processes(count: int) -> None:
-    """Have Ray start processes for this script, in turn on all nodes. Returns before they are there; Ray may start
-    fewer."""
+def start_processes(count: int, pool: str = "") -> None:
+    """Have Ray start processes for this script, or for the cluster's pool, whose processes any script's job may get; in
+    turn on all nodes. Returns before they are there; Ray may start fewer."""
     from ray._private.grpc_utils import init_grpc_channel
     from ray.core.generated import common_pb2, node_manager_pb2, node_manager_pb2_grpc
 
@@ -232,8 +215,8 @@ def start_processes(count: int) -> None:
             node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(
                 node_manager_pb2.PrestartWorkersRequest(
                     language=common_pb2.PYTHON,
-                    job_id=bytes.fromhex(ray.get_runtime_context().get_job_id()),
-                    runtime_env_info=_environment_of_actors(),
+                    job_id=b"" if pool else bytes.fromhex(ray.get_runtime_context().get_job_id()),
+                    runtime_env_info=_environment_of_actors(pool),
                     keep_alive_duration_secs=KEPT_SECONDS,
                     num_workers=share,
                 ),
@@ -241,14 +224,14 @@ def start_processes(count: int) -> None:
             )
 
 
-def _environment_of_actors() -> Any:
-    """What Ray makes of an actor's environment (:func:`_environment`), letter by letter: it compares texts. With an
+def _environment_of_actors(pool: str) -> Any:
+    """What Ray makes of an actor's environment (:func:`warm_environment`), letter by letter: it compares texts. With an
     environment of the script's own it merges the two, and writes them without spaces."""
     from ray._private.utils import get_runtime_env_info
     from ray.runtime_env import RuntimeEnv
 
-    whole = _environment_of_script()
-    mine = _environment()
+    whole = environment_of_script()
+    mine = warm_environment(pool)
     if not whole:
         return get_runtime_env_info(RuntimeEnv(**mine))
     whole["env_vars"] = {**whole.get("env_vars", {}), **mine["env_vars"]}

@@ -53,6 +53,11 @@ class WarmPool:
         return max(0, len(self._ready) - self._taken)
 
     @property
+    def taken(self) -> int:
+        """How many processes jobs have taken that have not begun work."""
+        return self._taken
+
+    @property
     def has_given_up(self) -> bool:
         """Whether nothing is asked for any more, though some are missing (rule 3)."""
         return self._vain >= TRIES
@@ -72,13 +77,17 @@ class WarmPool:
         if gone:
             self._vain_ends = 0
 
-    def take(self, processes: int, now: float) -> int:
-        """A job starts, and can use so many. How many of them it gets."""
+    def take(self, processes: int, now: float, quiet: float = QUIET) -> int:
+        """A job starts, and can use so many. How many of them it gets. ``quiet``: seconds for which refilling waits."""
         given = min(processes, self.ready)
         self._taken += given
-        self._quiet_until = now + QUIET
+        self._quiet_until = now + quiet
         self._vain = 0
         return given
+
+    def give_back(self, processes: int) -> None:
+        """So many of those taken have not been used, and will not be."""
+        self._taken -= processes
 
     def settled(self) -> None:
         """No job starts any more: it runs, is over, or was refused."""
