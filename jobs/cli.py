@@ -83,6 +83,9 @@ def run(
         str | None, typer.Option(help="Folder for the checkpoints; by default below the outputs.")
     ] = None,
     every: Annotated[str, typer.Option(help="Time between checkpoints: 500ms, 1s, 1m.")] = "1s",
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin a job anew that is over, in its checkpoint folder.")
+    ] = False,
     kill: Annotated[
         bool, typer.Option("--kill", help="End one driver actor with SIGKILL after the second checkpoint.")
     ] = False,
@@ -102,19 +105,22 @@ def run(
         output=output,
         checkpoints=checkpoints,
         every=every,
+        restart=restart,
         kill=kill or (demo and not local),
         verify=verify,
         verbose=verbose,
     )
-    raise typer.Exit(_guarded(lambda: _job(job, given).run(options), verbose=verbose))
+    raise typer.Exit(_guarded(lambda: _job(job, given, restart).run(options), verbose=verbose))
 
 
-def _job(name: str, given: Sequence[str] | None) -> ReadyMadeJob:
+def _job(name: str, given: Sequence[str] | None, restart: bool = False) -> ReadyMadeJob:
     """The flow of that name, or the ready-made job."""
     pairs = [each.partition("=") for each in given or ()]
     if wrong := [each for each, (_, sign, _) in zip(given or (), pairs, strict=True) if not sign]:
         raise ConfigurationError(f"--with {wrong[0]} names no value", "write --with NAME=VALUE")
     if ":" not in name and not given:
+        if restart:
+            raise ConfigurationError(f"--restart is of flows, and {name} is a ready-made job", "give another --output")
         return find_job(name)
     from .flow_run import FlowJob
 

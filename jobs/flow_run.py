@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from ..actors.claims.place import Resume
 from ..actors.client.job import Job
 from ..actors.client.progress import watch
 from ..actors.protocol.settings import Checkpoints
@@ -33,6 +34,8 @@ class FlowJob:
         for name in _READY_MADE:
             if getattr(options, name) != getattr(RunOptions(), name):
                 raise ConfigurationError(f"--{name} is of ready-made jobs, and {self.where} is a flow", "leave it out")
+        if options.restart and options.checkpoints is None:
+            raise ConfigurationError("--restart names no job that is over", "say where it was: --checkpoints FOLDER")
         flow, console = find_flow(self.where, self.given), Console(highlight=False)
         _refuse_feeds(flow)
         try:
@@ -52,8 +55,9 @@ class FlowJob:
 
     def _start(self, flow: Flow, options: RunOptions) -> Job:
         kept = None if options.checkpoints is None else Checkpoints(options.checkpoints, every=options.every)
+        resume: Resume = "restart" if options.restart else "auto"
         if options.local:
-            return run_local(flow, parallelism=options.parallelism, checkpoints=kept, rate=options.rate)
+            return run_local(flow, parallelism=options.parallelism, checkpoints=kept, rate=options.rate, resume=resume)
         from ..actors.job.launch import run
 
         return run(
@@ -61,6 +65,7 @@ class FlowJob:
             parallelism=options.parallelism,
             checkpoints=kept,
             rate=options.rate,
+            resume=resume,
             address=options.address,
             verbose=options.verbose,
         )

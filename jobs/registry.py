@@ -25,6 +25,7 @@ class RunOptions:
     output: str | None = None
     checkpoints: str | None = None
     every: str = "1s"
+    restart: bool = False
     kill: bool = False
     verify: bool = True
     verbose: bool = False

@@ -53,7 +53,7 @@ import penstock as ps
 
 def build(out: str, rows: int = 10):
     flow = ps.Flow("mine")
-    flow.from_tables([pa.table({"n": range(rows)})]).filter("n > 3").write_parquet(out)
+    flow.from_tables([pa.table({"n": range(rows)})]).filter("n > 3").write_parquet(out, mode="overwrite")
     return flow
 
 flow = build("out")
@@ -79,6 +79,16 @@ def test_flow_of_a_script_is_run_with_the_arguments_of_its_function(folder):
     told = penstock("explain", "mine:build", "--with", "out=there", cwd=folder)
     assert "parquet-sink-1" in told.stdout
     assert not (folder / "there").exists()
+
+
+def test_a_job_that_is_over_is_run_again_where_that_is_asked_for(folder):
+    again = ("run", "mine.py:build", "--local", "--checkpoints", "state", "--with", "out=here")
+    assert penstock(*again, cwd=folder).returncode == 0
+    refused = penstock(*again, "--with", "rows=50", cwd=folder)
+    assert (refused.returncode, "job 'mine' is over" in refused.stderr) == (2, True)
+    done = penstock(*again, "--with", "rows=50", "--restart", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ds.dataset(folder / "here").count_rows() == 46
 
 
 OPTIONAL = """
@@ -123,6 +133,8 @@ def test_flow_of_a_script_runs_on_ray(folder):
         (("run", "mine.py:build", "--with", "out"), "write --with NAME=VALUE"),
         (("run", "mine.py:flow", "--with", "out=o"), "is no function"),
         (("run", "mine.py:fed"), "flow 'fed' ends in a feed"),
+        (("run", "mine.py:flow", "--restart"), "say where it was: --checkpoints FOLDER"),
+        (("run", "flights", "--restart"), "--restart is of flows"),
         (("run", "mine.py:flow", "--scale", "3"), "--scale is of ready-made jobs"),
         (("run", "flights", "--with", "a=b"), "'flights' is a ready-made job"),
     ],

@@ -191,7 +191,7 @@ OTHERS: dict[str, dict[str, str]] = {
         "quantile quantile_cont": "`quantile(0.9)`: at this share of the way, between two values if it is there",
         "quantile_disc": "`quantile_disc(0.9)`: the first value that this share are not above",
         "count_distinct": "distinct values that are not null",
-        "approx_count_distinct": "about as many: exact up to 4,096, then to 1.6 % (one sigma); DuckDB's differs",
+        "approx_count_distinct": "about as many: exact below 4,096, then to 1.6 % (one sigma); DuckDB's differs",
         "approx_quantile": "`approx_quantile(0.9)`: `quantile_disc`, less than 0.8 % nearer to zero; DuckDB's differs",
         "first arbitrary": "the value of the first row, null included",
         "last": "the value of the last row, null included",

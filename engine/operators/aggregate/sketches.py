@@ -3,7 +3,7 @@
 Rules:
 
 1. ``approx_count_distinct`` keeps the ``KEPT`` smallest hashes of a group (a theta sketch): how close they lie tells
-   how many there are. It is exact up to ``KEPT`` distinct values, and beyond off by 1.6 % as a standard deviation.
+   how many there are. It is exact below ``KEPT`` distinct values, and from there on off by 1.6 % (one sigma).
 2. ``approx_quantile(q)`` counts values by their leading bits (as HdrHistogram does): it gives the value at the place of
    ``quantile_disc(q)``, rounded towards zero by less than 1/128 of it. Whole numbers up to 255 are exact.
 3. Both depend on the values alone (``kernels.sketches``, rule 1), so each lane counts its own before they meet, and a

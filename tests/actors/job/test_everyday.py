@@ -96,3 +96,12 @@ def test_rows_are_the_same_on_every_runner(shape: str, on_ray: Path) -> None:
     assert given == fed(shape, 0, 1)
     if "sample" not in shape:  # in which lane a split is read is another matter there
         assert given == rows
+
+
+def test_a_job_that_is_over_is_run_again_and_replaces_what_it_wrote(cluster: str, tmp_path: Path) -> None:
+    for rows, resume in ((90, "auto"), (40, "restart")):
+        flow = ps.Flow("nightly")
+        flow.from_tables(pa.table({"n": range(rows)})).write_parquet(tmp_path / "out", mode="overwrite")
+        with ps.run(flow, parallelism=2, checkpoints=tmp_path / "state", resume=resume) as job:
+            assert job.wait(PATIENCE).audit().clean
+    assert sorted(ds.dataset(tmp_path / "out").to_table()["n"].to_pylist()) == list(range(40))
