@@ -50,6 +50,7 @@ from ..feed.sink import CutFeedSink, FeedSink
 from ..kernels.sorting import as_sort_keys
 from ..operators import (
     Aggregate,
+    AggregateFunction,
     Distinct,
     HashAggregate,
     HashJoin,
@@ -108,8 +109,9 @@ from .pictures import picture, titled
 from .shaping import FLUSH, AtBarrier, Shaping, named
 from .shuffling import AskedShuffle, ShuffleOptions, operator_of
 
-Asked: TypeAlias = tuple[str, str] | str | Aggregate
-"""An aggregate as a flow asks for it: (column, function), a function of the rows, or all of it."""
+Asked: TypeAlias = tuple[str, str | AggregateFunction] | str | Aggregate
+"""An aggregate as a flow asks for it: (column, function), a function of the rows, or all of it. A function is a
+name, or one of the user's own."""
 
 _UNDER_ONE_LANE = (Emission.AT_END, Emission.AFTER_BUILD, Emission.UNKNOWN)
 """Operators that emit like this put rows of many parts under one lane of their subtask."""
@@ -611,7 +613,8 @@ class Stream(Shaping, Looking, Calling):
         ``late=ps.Aggregate("", "delay", "count", where="is_late")``.
 
         Functions: count, sum, min, max, mean, variance, stddev, median, quantile(0.9), quantile_disc(0.9),
-        count_distinct, first, last, collect_list, and in little memory approx_count_distinct and approx_quantile(0.9).
+        count_distinct, first, last, collect_list, and in little memory approx_count_distinct and approx_quantile(0.9);
+        or an object of your own with the methods of ``penstock.engine.kernels.aggregate_protocol.AggregateFunction``.
         Rows come when the input ends. Functions whose value depends on the order of rows see all rows of a key in
         order; the others are computed per lane first, and then their groups come lane by lane. That happens in one
         subtask, or in every one if the stream is partitioned by keys of the aggregation; ``exchange="key"`` partitions

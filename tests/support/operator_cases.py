@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 
 import penstock as ps
 from penstock.engine.core.operator import OperatorConfig
+from penstock.engine.kernels.aggregate_protocol import Segments
 from penstock.engine.kernels.sorting import as_sort_keys
 from penstock.engine.operators import (
     Aggregate,
@@ -56,6 +58,31 @@ def twice(records: pa.RecordBatch) -> pa.RecordBatch:
     return pa.concat_batches([records, records])
 
 
+class MostOfOnesOwn:
+    """An aggregate function that no name stands for: the largest number, and 0 of none."""
+
+    name = "most"
+    ordered = False
+
+    def state_types(self, column: pa.DataType | None) -> tuple[pa.DataType, ...]:
+        return (pa.int64(),)
+
+    def result_type(self, column: pa.DataType | None) -> pa.DataType:
+        return pa.int64()
+
+    def lift(self, values: pa.Array, rows: int) -> tuple[pa.Array, ...]:
+        return (pa.array([value or 0 for value in values.to_pylist()], pa.int64()),)
+
+    def blank(self, column: pa.DataType | None, rows: int) -> tuple[pa.Array, ...]:
+        return (pa.array([0] * rows, pa.int64()),)
+
+    def merge(self, state: tuple[pa.Array, ...], segments: Segments) -> tuple[pa.Array, ...]:
+        return (pa.array(np.maximum.reduceat(state[0].to_numpy(), segments.starts)),)
+
+    def final(self, state: tuple[pa.Array, ...], column: pa.DataType | None) -> pa.Array:
+        return state[0]
+
+
 LIKE = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("c", pa.int64()), ("l", pa.list_(pa.int64()))])
 ONE: dict[str, OperatorConfig] = {
     "filter": Filter("v > 9 or k = 1"),
@@ -92,6 +119,7 @@ ONE: dict[str, OperatorConfig] = {
         ("k",), (), (WindowFunction("m", "mean", "v", frame=(-1, 1)), WindowFunction("t", "ntile(2)"))
     ),
     "aggregate": HashAggregate(("k",), TOTAL),
+    "aggregate of one's own": HashAggregate(("k",), (Aggregate("most", "v", MostOfOnesOwn()),)),
     "aggregate all": HashAggregate((), TOTAL),
     "count": HashAggregate(("k",), (Aggregate("n", None, "count"), Aggregate("least", "v", "min"))),
     "median": HashAggregate(("k",), (Aggregate("half", "v", "median"), Aggregate("most", "c", "quantile_disc(0.9)"))),

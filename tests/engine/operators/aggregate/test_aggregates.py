@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import penstock as ps
 from penstock.engine.core.errors import FlowError
 from penstock.engine.kernels.aggregate_protocol import AggregateFunction, Segments
 from penstock.engine.operators import Aggregate, HashAggregate, SortKey, StreamAggregate
@@ -184,6 +185,21 @@ def test_a_function_of_ones_own_works_in_both_aggregations() -> None:
     for make in (HashAggregate, StreamAggregate):
         config = make(("k",), (Aggregate("n", "v", Longest()),))
         assert rows_of(run(config, {(0, 0): table}, size=1).table) == [(1, 4), (2, 0)]
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("exchange", ["gather", "key"])
+def test_a_function_of_ones_own_stands_where_a_name_stands(
+    exchange: Literal["gather", "key"], parallelism: int
+) -> None:
+    texts = pa.table({"k": [n % 5 for n in range(200)], "v": ["x" * (n * 37 % 101) for n in range(200)]})
+    rows = ps.Flow("own").from_tables([texts.slice(at, 20) for at in range(0, 200, 20)])
+    found = rows.group_by("k", exchange=exchange).agg(longest=("v", Longest()), n="count")
+    expected = {k: max(len(v) for v in texts["v"].to_pylist()[k::5]) for k in range(5)}
+    assert {row["k"]: row["longest"] for row in found.to_arrow().to_pylist()} == expected
+    found.collect("rows")
+    with ps.run_local(found.flow, parallelism=parallelism) as job:
+        assert job.wait(60).result("rows").to_pylist() == found.to_arrow().to_pylist()
 
 
 def test_distinct_values_need_a_type_that_can_be_grouped() -> None:
