@@ -12,7 +12,8 @@ Run it as ``python benchmarks/growth.py``; the rows go to ``benchmarks/results/g
    the one before. A state of which a single key has changed is written whole.
 3. *Tasks*: the coordinator's events a second over the life of a job with 10 to 10,000 tasks.
 4. *Exponents*: processor seconds of whole jobs along seven axes, each over three powers of ten (``growth_axes``): a
-   table in ``docs/performance.md``, and a row for the largest exponent. ``--only-axes`` makes these alone.
+   table in ``docs/performance.md``, and a row for the largest exponent. ``--only-axes`` makes these and the next alone.
+5. *Small queries*: processor milliseconds of one, and of each join that it has (``small_queries``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from engine_work import Kept
 from growth_axes import AXES, Growth, grow, table
 from house_data import DATA, bid_files
 from house_sides import OURS, Side
+from small_queries import small_queries
 from svg_plot import Series, write_plot
 
 from coordinator import life_rate
@@ -167,7 +169,7 @@ def exponent_row(found: Sequence[Growth]) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--full", action="store_true", help=f"up to {MOST_ROWS:,} rows and {MOST_KEYS:,} keys")
-    parser.add_argument("--only-axes", action="store_true", help="the exponents alone")
+    parser.add_argument("--only-axes", action="store_true", help="exponents and small queries alone")
     options = parser.parse_args()
     parts = [] if options.only_axes else [
         rows_grow((*ROWS, *([MOST_ROWS] if options.full else []))),
@@ -175,7 +177,7 @@ def main() -> None:
         tasks_grow(TASKS),
     ]  # fmt: skip
     growths = axes_grow()
-    rows = [row for found, _ in parts for row in found]
+    rows = [row for found, _ in parts for row in found] + small_queries()
     print(table(growths))
     report([*rows, exponent_row(growths)], results_folder() / "growth.json", text=table(growths))
     if parts:

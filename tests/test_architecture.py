@@ -168,6 +168,7 @@ PROCESS_WIDE = {
     "logs in memory, for whoever reads the log of a job's folder": "actors.storage.memory_store._KEPT",
     "what configs have said of themselves, once for each": "engine.core.traits._known",
     "how expressions are serialized, once for each": "engine.expressions.tree._known",
+    "where the columns of joins come from, once for each": "engine.operators.join.equi_join._shapes",
     "the script's processes that wait, for whatever job comes next, and such a process": """
         actors.job.warming.SCRIPTS actors.job.warm_up.PREPARATION actors.job.cluster_pool.BORROWED""",
     "the cores, which all tasks of the process share": "engine.scheduler.pool._SHARED",

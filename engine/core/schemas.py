@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
+from typing import Final
 
 import pyarrow as pa
 
@@ -63,11 +64,21 @@ def check_inputs(kind: str, inputs: Sequence[pa.Schema], ports: int) -> None:
         raise FlowError(f"{kind} takes {ports} input{'s' if ports > 1 else ''}, not {len(inputs)}")
 
 
+_FLAT: Final = frozenset(
+    type.id
+    for type in (
+        *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.float32(), pa.float64(), pa.decimal128(1), pa.date32(), pa.timestamp("us"), pa.string(), pa.binary()),
+    )
+)
+"""Of these types Arrow picks rows, whatever their parameters. (A type is hashed by its text: that takes time.)"""
+
+
 def check_movable(kind: str, schema: pa.Schema, names: Iterable[str] | None = None, side: str = "input") -> None:
     """Arrow can pick rows out of the columns (``names``, or all): it cannot yet for views and run-end encoding."""
     found = zip(schema.names, schema.types, strict=True)
     for name, type in found if names is None else ((name, schema.field(name).type) for name in names):
-        if not _is_movable(type):
+        if type.id not in _FLAT and not _is_movable(type):
             raise FlowError(
                 f"{kind}: column {name!r} of its {side} is {type}, of which Arrow cannot pick rows",
                 "cast it before, for instance to string or large_string",

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import Any, Final, TypeAlias
+from weakref import ref
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,7 +41,19 @@ _SHOWS = {
 """Of which sides every row of the output shows a row."""
 _FOLLOWS = {"inner": (LEFT, RIGHT), "left semi": (RIGHT,), "right semi": (LEFT,)}
 """For which sides a condition on the keys of the other one holds, too."""
+_shapes: Final[dict[int, tuple[ref[EquiJoin], tuple[pa.Schema, ...], JoinShape]]] = {}
+"""Of joins that are there, by address, for the inputs that they were last asked about."""
 _Before: TypeAlias = tuple[dict[str, pc.Expression], dict[str, pc.Expression]]
+
+
+def _are_same(some: Sequence[pa.Schema], others: Sequence[pa.Schema]) -> bool:
+    return len(some) == len(others) and all(
+        one is other or one.equals(other, check_metadata=True) for one, other in zip(some, others, strict=True)
+    )
+
+
+def _forget(place: int, _: object, known: dict[int, Any] = _shapes) -> None:
+    known.pop(place, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +187,14 @@ class EquiJoin:
 
     def shape(self, inputs: Sequence[pa.Schema]) -> JoinShape:
         """Where the output's columns come from; checks the inputs."""
+        known = _shapes.get(id(self))
+        if known is not None and known[0]() is self and _are_same(inputs, known[1]):
+            return known[2]
+        shape = self._shape(inputs)
+        _shapes[id(self)] = ref(self, partial(_forget, id(self))), tuple(inputs), shape
+        return shape
+
+    def _shape(self, inputs: Sequence[pa.Schema]) -> JoinShape:
         check_inputs(self.kind, inputs, 2)
         check_join_type(self.kind, self.how)
         if not self.on:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from penstock.engine.core.traits import traits_of
 from penstock.engine.flow.flow import Flow
 from penstock.engine.kernels.key_filter import KeyFilter
 from penstock.engine.operators import HashJoin, MergeJoin
+from penstock.engine.operators.join import equi_join
 from penstock.engine.operators.join.join_shape import JOIN_TYPES, LEFT, RIGHT
 from penstock.jobs.local_run import run_local
 from support.join_units import SCHEMAS, sides
@@ -344,3 +346,20 @@ def test_left_columns_are_passed_on_uncopied_where_each_row_has_its_one_place(ho
     (batch,) = outcome.batches
     assert rows_of(outcome.table) == [(3, 10, 3), (1, 11, 1), (2, 12, 2)]
     assert batch.records.column(1).buffers()[1].address == left.column("v").chunk(0).buffers()[1].address
+
+
+def test_shape_follows_the_inputs_and_goes_with_the_join() -> None:
+    config = HashJoin(("k",))
+    left, right = pa.schema({"k": pa.int64(), "x": pa.int64()}), pa.schema({"k": pa.int64(), "y": pa.string()})
+    shape = config.shape([left, right])
+    assert config.shape([pa.schema(left), right]) is shape
+    assert config.shape([left.remove(1), right]).schema.names == ["k", "y"]
+    told = pa.schema([pa.field("k", pa.int64(), metadata={"told": "here"})])
+    assert config.shape([told, right]).schema.field("k").metadata == {b"told": b"here"}
+    with pytest.raises(FlowError):
+        config.shape([left, right.remove(0)])
+    place = id(config)
+    assert place in equi_join._shapes
+    del config
+    gc.collect()
+    assert place not in equi_join._shapes
