@@ -44,6 +44,7 @@ from penstock.engine.operators.join.join_shape import JOIN_TYPES
 from penstock.engine.operators.join.replicated_join import MarkPart, ReplicatedJoin
 from penstock.engine.operators.rowwise.bad_rows import BadRows
 from penstock.engine.operators.rowwise.filter import NarrowedFilter
+from penstock.engine.operators.rowwise.map_batches import ForgivingMapBatches
 from penstock.engine.operators.sequence.regroup import Regroup
 from penstock.engine.plan.partitioning import HashPartitioning, wire_schema
 from support.operator_harness import LANES, Units
@@ -90,6 +91,7 @@ ONE: dict[str, OperatorConfig] = {
     "project": Project((("k", "k"), ("w", "v + c"), ("v", "v"), ("two", "2"))),
     "project what cannot fail": Project((("key", "k"), ("v", "v"), ("large", "v > 9"), ("c", "coalesce(c, v)"))),
     "map batches": MapBatches(twice, LIKE),
+    "map batches that forgive": ForgivingMapBatches(twice, LIKE),
     "map batches in parts": MapBatches(twice, LIKE, 2),
     "unnest": Unnest(("l",), ordinality="place"),
     "unnest outer": Unnest(("l",), outer=True, marker="is_element"),
