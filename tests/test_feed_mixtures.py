@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.engine.core.errors import FlowError
 
 SIZES = (900, 500, 120)
 SCHEDULES: dict[str, tuple[Any, ...]] = {
@@ -24,6 +25,8 @@ def flow_of(kind: str, at_end: Any) -> ps.Flow:
     for number, (size, weight) in enumerate(zip(SIZES, SCHEDULES[kind], strict=True)):
         tables = [pa.table({"of": [number] * 20, "n": list(range(at, at + 20))}) for at in range(0, size, 20)]
         weights[flow.from_tables(tables, name=f"s{number}").shuffle(50, seed=1)] = weight
+    if isinstance(at_end, tuple):
+        at_end = dict(zip(weights, at_end, strict=True))
     flow.mix(weights, seed=3, at_end=at_end).feed(32, room=64, epochs=3)
     return flow
 
@@ -33,7 +36,7 @@ def batches_of(reader: Any) -> list[Any]:
     return [found.to_pylist() for _ in range(reader.epoch, 3) for found in reader]
 
 
-@pytest.mark.parametrize("at_end", ["stop", "go on"])
+@pytest.mark.parametrize("at_end", ["stop", "go on", "begin again", ("stop", "go on", "begin again")], ids=str)
 @pytest.mark.parametrize("kind", SCHEDULES)
 def test_run_that_goes_on_from_a_model_has_the_batches_of_one_that_does_not_stop(
     kind: str, at_end: Any, tmp_path: Path
@@ -70,12 +73,40 @@ def test_run_that_goes_on_from_a_model_has_the_batches_of_one_that_does_not_stop
         ] * 3
 
 
-def test_batch_of_a_changing_mixture_is_rebuilt(tmp_path: Path) -> None:
-    flow = flow_of("linear", "go on")
+@pytest.mark.parametrize("at_end", ["go on", "begin again"])
+def test_batch_of_a_changing_mixture_is_rebuilt(at_end: str, tmp_path: Path) -> None:
+    flow = flow_of("linear", at_end)
     job = ps.run_local(flow, checkpoints=ps.Checkpoints(tmp_path / "state", every="50ms"))
     with job.feed().reader(timeout=60) as reader:
         expected = batches_of(reader)
     job.wait(60)
     for step in (3, 60, 140):
-        again = ps.replay(flow_of("linear", "go on"), checkpoints=tmp_path / "state", step=step)
+        again = ps.replay(flow_of("linear", at_end), checkpoints=tmp_path / "state", step=step)
         assert again.rows.to_pylist() == expected[step]
+
+
+def test_streams_are_counted_with_the_turns_that_they_have_begun(tmp_path: Path) -> None:
+    flow, weights = ps.Flow("again", lanes=4), {}
+    for name, size in (("web", 400), ("chat", 20)):
+        tables = [pa.table({"of": [name] * 10, "n": list(range(at, at + 10))}) for at in range(0, size, 10)]
+        weights[flow.from_tables(tables, name=name)] = 1.0
+    web, chat = weights
+    flow.mix(weights, seed=3, at_end={web: "stop", chat: "begin again"}).feed(32, epochs=2)
+    job = ps.run_local(flow, checkpoints=tmp_path / "state")
+    with job.feed().reader(timeout=60) as reader:
+        rows = [row for _ in range(2) for records in reader for row in records.to_pylist()]
+    audit = job.wait(60).audit_feed()
+    given = {name: sum(row["of"] == name for row in rows) for name in ("web", "chat")}
+    assert {each.sources: each.rows for each in audit.streams} == {("web",): 800, ("chat",): given["chat"]}
+    turns = {each.sources[0]: each.again for each in audit.streams}
+    assert turns["web"] == 0
+    assert given["chat"] - 80 <= 20 * turns["chat"] <= given["chat"]
+    assert f"begun again {turns['chat']} times" in str(audit)
+    assert audit.clean
+
+
+def test_at_end_names_each_stream() -> None:
+    flow = ps.Flow("named")
+    one, two = (flow.from_tables([pa.table({"n": [1]})], name=name) for name in ("one", "two"))
+    with pytest.raises(FlowError, match="at_end names other streams"):
+        flow.mix({one: 1, two: 1}, at_end={one: "stop"})

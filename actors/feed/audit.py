@@ -29,7 +29,7 @@ from ...engine.core.source import Split
 from ...engine.feed.progress import RankProgress, Untaken
 from ...engine.feed.state import SequencerState, read_state
 from ...engine.kernels.hashing import hashes
-from ...engine.operators.sequence.mix import Mix, rows_given
+from ...engine.operators.sequence.mix import Mix, rows_given, turns_begun
 from ...engine.plan.plan import JobPlan, OperatorPlan, PipelinePlan
 from ..audit.origins import UnknownRoute, pipelines_behind, pipelines_of, routes, sources_of
 from .models import ModelRecord
@@ -86,17 +86,20 @@ class ModelAhead:
 @dataclass(frozen=True, slots=True)
 class StreamRows:
     """A stream of a ``mixture``, which comes from these ``sources``: so many ``rows`` have left it, of ``all``
-    that have. They may still be on their way to the feed, or be left out before."""
+    that have. They may still be on their way to the feed, or be left out before. ``again``: how often it has begun
+    again."""
 
     mixture: str
     stream: int
     sources: tuple[str, ...]
     rows: int
     all: int
+    again: int = 0
 
     def __str__(self) -> str:
         share = f", {100 * self.rows / self.all:.1f} %" if self.all else ""
-        return f"{self.mixture}: {self.rows:,} rows of stream {self.stream} ({', '.join(self.sources)}){share}"
+        again = f", begun again {self.again:,} times" if self.again else ""
+        return f"{self.mixture}: {self.rows:,} rows of stream {self.stream} ({', '.join(self.sources)}){share}{again}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +208,11 @@ def _streams(plan: JobPlan, pipeline: PipelinePlan, state: Mapping[str, pa.Table
     before = {each.name: each for each in pipelines_behind(plan, pipeline)}
     for each in before.values():
         for operator in each.operators:
-            given = (
-                rows_given(state[operator.id]) if isinstance(operator.config, Mix) and operator.id in state else None
-            )
-            for number, (port, rows) in enumerate(zip(each.ports, given or (), strict=False), 1):
-                yield StreamRows(operator.id, number, tuple(sources_of(plan, port)), rows, sum(given or ()))
+            if not isinstance(operator.config, Mix) or operator.id not in state:
+                continue
+            given, turns = rows_given(state[operator.id]) or (), turns_begun(state[operator.id])
+            for number, (port, rows, again) in enumerate(zip(each.ports, given, turns, strict=False), 1):
+                yield StreamRows(operator.id, number, tuple(sources_of(plan, port)), rows, sum(given), again)
 
 
 def _ahead_of_ranks(models: Sequence[ModelRecord], progress: Sequence[RankProgress]) -> Iterator[ModelAhead]:

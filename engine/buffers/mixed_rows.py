@@ -94,10 +94,11 @@ class MixedRows:
         if self._memory.hold(sum(self._sizes)):
             self._spill(int(np.argmax(self._sizes)))
 
-    def fitting(self, bound: Bound) -> int:
-        """How many rows to take at once: as many as are within the bound, going by the mean size of the next ones."""
+    def fitting(self, bound: Bound, other: float = 0.0) -> int:
+        """How many rows to take at once: as many as are within the bound, going by the mean size of the next ones;
+        ``other``: that of rows which are still to be added."""
         sizes = [queue[0].load().nbytes / queue[0].rows for queue in self._queues if queue]
-        return max(1, min(bound.rows, int(bound.bytes / max(1, *sizes, 1))))
+        return max(1, min(bound.rows, int(bound.bytes / max(1, other, *sizes))))
 
     def up_to(self, round: int) -> Positions:
         """How many rows each port has of rounds up to this one."""

@@ -336,7 +336,7 @@ class Flow(Graph):
         *,
         seed: int = 0,
         epoch: int = 0,
-        at_end: AtEnd = "stop",
+        at_end: AtEnd | Mapping[Stream, AtEnd] = "stop",
         at_barrier: AtBarrier = FLUSH,
         name: str | None = None,
     ) -> Stream:
@@ -345,10 +345,15 @@ class Flow(Graph):
         the rows of the mixture or by epoch (``ps.Schedule``).
 
         ``at_end``: when it is the turn of a stream that has ended, "stop" ends the mixture (the others' rows that are
-        left are not read), "go on" goes on with the others. Sources are read in the ratio of the weights; what comes
+        left are not read), "go on" goes on with the others, "begin again" begins that stream again, its rows in another
+        order, until each stream has ended once: rows that may come again are kept, on disk if they are much. A mapping
+        says it for each stream. Sources are read in the ratio of the weights; what comes
         early nevertheless, because streams are cut or filtered differently, waits, on disk if it is much.
         """
-        config = Mix(tuple(weights.values()), seed, epoch, at_end)
+        if not isinstance(at_end, str) and at_end.keys() != weights.keys():
+            raise FlowError("mix: at_end names other streams than the weights", "name each of them once")
+        ends = at_end if isinstance(at_end, str) else tuple(at_end[stream] for stream in weights)
+        config = Mix(tuple(weights.values()), seed, epoch, ends)
         return self.apply(config, [stream._gathered() for stream in weights], name=name, at_barrier=at_barrier)
 
     # ------------------------------------------------------------------ building

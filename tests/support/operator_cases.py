@@ -147,6 +147,7 @@ TWO: dict[str, OperatorConfig] = {
     "union": Union(2),
     "mix": Mix((2.0, 1.0), at_end="go on"),
     "mix to the first end": Mix((2.0, 1.0)),
+    "mix that begins again": Mix((2.0, 1.0), at_end="begin again"),
     **{f"hash {how}": HashJoin(("k",), how=how) for how in JOIN_TYPES},
     **{
         f"hash {how} where": HashJoin(("k",), how=how, filter="v > 20 and c_right < 30 and v <> c")

@@ -21,11 +21,14 @@ def packed(disk: Disk, flow: Flow) -> None:
 
 
 def mixed(disk: Disk, flow: Flow) -> None:
-    """A long stream and a short one, until the long one has ended, too; and until the first one has."""
+    """A long stream and a short one, until the long one has ended, too, while the short one is over or comes again; and
+    until the first one has."""
     short = flow.from_tables(numbers((2, 0, 4, 1)), name="short").shuffle(3)
     long = flow.from_tables(numbers(), name="numbers").gather()
     both = flow.mix({short: 1, long: 2}, seed=1, at_end="go on")
     flow.attach(DiskSink("all", disk), both.rebalance().gather(), name="all")
+    again = flow.mix({short: 2, long: 1}, seed=2, at_end="begin again")
+    flow.attach(DiskSink("again", disk), again.rebalance().gather(), name="again")
     flow.attach(DiskSink("some", disk), flow.mix({long: 2, short: 1}, seed=1), name="some")
 
 

@@ -6,7 +6,8 @@ Rules:
    (``counter_random``). Each stream's own rows stay in order. So it does not matter which stream was faster.
 2. A stream is *out* at the first position that is drawn for it when it has no row left and has ended. With ``at_end``
    "stop" the mixture ends there, and rows left of other streams are dropped, wherever they are; with "go on" the others
-   go on by their weights, this position included.
+   go on by their weights, this position included; with "begin again" its own rows come again (``turns``), from this
+   position on. Each stream may have an ``at_end`` of its own. When each has been out once the mixture ends.
 3. All streams go through the rounds in step. What has come of one and is not drawn yet is held, and written to disk
    when it is too much. A port is not read while it holds enough and another is waited for that can still say more in
    this round. What streams give when they end (``FINAL_ROUND``), or late at a barrier, is held until the end, or drain.
@@ -20,12 +21,16 @@ Rules:
    left in all, which is also the position that schedules of weights go by (``schedule``): it counts on over epochs. A
    piece that has left is none of it: the call that gave it gives the rest when it is made again. A batch lets go of no
    more than is held (rule 3), and that leaves first.
-7. Where no stream that has rows left has a weight, those that are left share evenly.
+7. Where no stream that has rows left has a weight, those that are left share evenly. But while streams come again,
+   which they could for ever, the mixture ends at the first position at which each of the others has no weight any more,
+   as far as is known there.
 8. Weights may be changed while it runs (``steer``), from a position on whose stream has not been drawn. Until the log
    has the change no row from there on leaves: the end that would emit it is held, in the midst of its steps, and what a
    batch would let go of waits for the next batch or end. (A cut takes a batch's steps to their end: none may wait.) So
    what a restored operator is told of changes is all that has had an effect. They are no part of the state: the log has
    them.
+9. The last stream that has not been out never begins again, so its rows are not kept any more. While streams come again
+   a batch lets go of at most about ``ENOUGH`` rows: the end of the round does so for the rest, in steps that may wait.
 """
 
 from __future__ import annotations
@@ -38,6 +43,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...buffers.kept_rows import SharedAccount
 from ...buffers.mixed_rows import MixedRows
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.epochs import ends_epoch, epoch_of
@@ -47,10 +53,12 @@ from ...core.operator import LANE, Emitter, OperatorContext, Output, Steps
 from ...core.traits import ALL_INPUTS, Cut, Emission, Lineage, Multiplicity, State, Traits
 from ...kernels.counter_random import MIX, Words, check_seed, words
 from ...kernels.pieces import Bound, Positions, cut
-from .schedule import Schedule, Weight, check_weights, weights_at
+from .schedule import Schedule, Weight, check_weights, idle_at, weights_at
+from .turns import KEPT, TURNS, Turns
 from .union import same_columns
 
-AtEnd: TypeAlias = Literal["stop", "go on"]
+AtEnd: TypeAlias = Literal["stop", "go on", "begin again"]
+AT_ENDS: tuple[AtEnd, ...] = ("stop", "go on", "begin again")
 
 BLOCK = 16 * 1024
 """Positions that are drawn together."""
@@ -64,12 +72,13 @@ ENOUGH = 128 * 1024
 
 @dataclass(frozen=True)
 class Mix:
-    """All rows of as many streams as there are ``weights``, which are positive, or schedules."""
+    """All rows of as many streams as there are ``weights``, which are positive, or schedules. ``at_end``: of all of
+    them, or of each."""
 
     weights: tuple[Weight, ...]
     seed: int = 0
     epoch: int = 0
-    at_end: AtEnd = "stop"
+    at_end: AtEnd | tuple[AtEnd, ...] = "stop"
     kind: str = "mix"
 
     @property
@@ -78,7 +87,7 @@ class Mix:
         return Traits(
             emission=Emission.IN_TURN,
             state=State.ROWS,
-            rows=Multiplicity.SAME if self.at_end == "go on" else Multiplicity.OTHER,
+            rows=Multiplicity.SAME if set(self.at_ends) == {"go on"} else Multiplicity.OTHER,
             lineage=Lineage(follows=ALL_INPUTS),
             beyond_budget="rows whose turn has not come",
             deterministic=True,
@@ -88,13 +97,19 @@ class Mix:
             read_in_ratio=tuple(each.mean if isinstance(each, Schedule) else each for each in self.weights),
         )
 
+    @property
+    def at_ends(self) -> tuple[AtEnd, ...]:
+        """What happens when each stream ends."""
+        return (self.at_end,) * len(self.weights) if isinstance(self.at_end, str) else self.at_end
+
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The columns of the first stream, which are those of all."""
         if len(self.weights) < 2:
             raise FlowError("mix: it needs two streams or more", "give another stream")
         check_weights(self.weights)
-        if self.at_end not in ("stop", "go on"):
-            raise FlowError(f"mix: at_end is {self.at_end!r}", "choose 'stop' or 'go on'")
+        if set(self.at_ends) - set(AT_ENDS) or len(self.at_ends) != len(self.weights):
+            known = "'stop', 'go on' or 'begin again'"
+            raise FlowError(f"mix: at_end is {self.at_end!r}", f"choose {known}, for all streams or for each of them")
         check_seed(self.kind, self.seed, self.epoch)
         return same_columns(self.kind, inputs, len(self.weights))
 
@@ -108,7 +123,8 @@ class Mix:
     def describe(self) -> str:
         """Weights, seed, epoch and what happens at an end."""
         weights = " : ".join(f"{each}" if isinstance(each, Schedule) else f"{each:g}" for each in self.weights)
-        return f"{weights}, seed {self.seed}, epoch {self.epoch}; {self.at_end} when one has ended"
+        ends = self.at_end if isinstance(self.at_end, str) else " : ".join(self.at_end)
+        return f"{weights}, seed {self.seed}, epoch {self.epoch}; {ends} when one has ended"
 
 
 def rows_given(state: pa.Table) -> list[int] | None:
@@ -116,6 +132,13 @@ def rows_given(state: pa.Table) -> list[int] | None:
     heads = state.filter(pc.less(state.column("place"), 0)).sort_by("port")
     given = heads.column(GIVEN) if GIVEN in heads.column_names else None
     return None if given is None or given.null_count else [int(count) for count in given.to_pylist()]
+
+
+def turns_begun(state: pa.Table) -> list[int]:
+    """How often each stream has begun again by a state, over all epochs."""
+    heads = state.filter(pc.less(state.column("place"), 0)).sort_by("port")
+    found: list[int] = heads.column(TURNS).to_pylist() if TURNS in heads.column_names else [0] * len(heads)
+    return found
 
 
 def begun_again(state: pa.Table) -> pa.Table:
@@ -141,15 +164,19 @@ class RunningMix:
         self._reweights: list[Reweight] = []
         #: the first position, over all epochs, whose row may not leave
         self._limit: int | None = None
-        self._stops = config.at_end == "stop"
         ports = len(config.weights)
-        self._rows = MixedRows(schema, ports, context.memory)
+        #: ports with whose end the mixture ends
+        self._stops = np.array([each == "stop" for each in config.at_ends])
+        account = SharedAccount(context.memory)
+        self._rows = MixedRows(schema, ports, account.part())
+        again = {port: account.part() for port, each in enumerate(config.at_ends) if each == "begin again"}
+        self._turns = Turns(config.seed, schema, again, ports)
         #: the position of the next row in its epoch
         self._position = 0
         #: rows of each port that have left, over all epochs; None: an earlier release did not count them
         self._given: Positions | None = np.zeros(ports, dtype=np.int64)
-        #: whose rows are used up
-        self._out = np.zeros(ports, dtype=np.bool_)
+        #: whose rows have been used up, once, and those who give no more
+        self._been_out, self._out = np.zeros(ports, dtype=np.bool_), np.zeros(ports, dtype=np.bool_)
         #: which of the orders of the seed
         self._epoch = config.epoch
         #: the mixture has ended: for this window, or for good because a stream has
@@ -159,6 +186,7 @@ class RunningMix:
         self._ended = [False] * ports
         #: the port that the next position waits for
         self._awaited = 0
+        #: the block drawn last, and the ports of its positions, up to where the mixture ends
         self._draws: tuple[int, Positions] = (-1, np.zeros(0, dtype=np.int64))
         self._emitter = Emitter()
         self.steer(context.reweights, None)
@@ -221,6 +249,7 @@ class RunningMix:
     def close(self) -> None:
         """Hold nothing any more."""
         self._rows.clear()
+        self._turns.clear()
 
     # ------------------------------------------------------------------ state
 
@@ -239,13 +268,14 @@ class RunningMix:
                 "place": pa.array(np.full(ports, -1)),
                 "position": pa.array(np.full(ports, self._position)),
                 "ended": pa.array(self._ended),
-                "out": pa.array(self._out),
+                "out": pa.array(self._been_out),
                 "over": pa.array(np.full(ports, self._over)),
                 GIVEN: pa.nulls(ports, pa.int64()) if given is None else pa.array(given),
+                **self._turns.heads,
                 "row": pa.nulls(ports, self._rows.row_type),
             }
         )
-        held = self._rows.state(self._lane)
+        held = (*self._rows.state(self._lane), *self._turns.state(self._lane))
         return pa.concat_tables([heads, *held], promote_options="default").unify_dictionaries()
 
     def restore(self, table: pa.Table) -> None:
@@ -253,14 +283,17 @@ class RunningMix:
         heads = table.filter(pc.less(table.column("place"), 0)).sort_by("port")
         self._rounds = [int(round) for round in heads.column("round").to_pylist()]
         self._position = int(heads.column("position")[0].as_py())
-        self._out = np.array(heads.column("out").to_pylist(), dtype=np.bool_)
+        self._been_out = np.array(heads.column("out").to_pylist(), dtype=np.bool_)
         self._ended = heads.column("ended").to_pylist()
         given = rows_given(heads)
         self._given = None if given is None else np.array(given, dtype=np.int64)
         self._over = bool(heads.column("over")[0].as_py())
-        self._stopped = self._over or bool(self._out.any() if self._stops else self._out.all())
-        self._awaited = int(np.argmax(self._out))  # the one that has stopped it; else no matter
-        self._rows.restore(table.filter(pc.greater_equal(table.column("place"), 0)))
+        rows = table.filter(pc.greater_equal(table.column("place"), 0))
+        is_kept = pc.equal(rows.column("round"), KEPT)
+        self._rows.restore(rows.filter(pc.invert(is_kept)))
+        self._turns.restore(heads, rows.filter(is_kept), np.flatnonzero(self._been_out).tolist())
+        self._look_who_is_out()
+        self._stopped = self._stopped or self._over
 
     # ------------------------------------------------------------------ parts
 
@@ -283,11 +316,12 @@ class RunningMix:
 
     def _finish(self, round: int, out: Output) -> Iterator[None]:
         yield from self._emit(round, out, is_end=True)
-        used_up = self._stops and self._stopped and self._ended[self._awaited]
+        used_up = bool((self._stops & self._been_out & np.array(self._ended)).any())
         self._over = self._over or (used_up and not all(self._ended))
         self._rows.clear()
+        self._turns.begin_anew()
         self._position, self._stopped = 0, self._over
-        self._out = np.zeros(len(self._ended), dtype=np.bool_)
+        self._been_out, self._out = np.zeros_like(self._out), np.zeros_like(self._out)
 
     def _emit(self, round: int, out: Output, is_end: bool = False, waits: bool = True) -> Iterator[None]:
         """Emit all rows whose turn is known, with rows of rounds up to this one. ``waits``: where it is held."""
@@ -295,19 +329,23 @@ class RunningMix:
         if epoch != self._epoch:
             self._epoch, self._draws = epoch, (-1, self._draws[1])
         available = self._rows.up_to(FINAL_ROUND if is_end else round)
-        while not self._stopped:
+        left = ENOUGH
+        while not self._stopped and (waits or left > 0 or not self._turns.coming):
             if self.is_held:
                 if not waits:
                     return
                 yield
                 continue
-            draws = self._drawn()[: self._rows.fitting(self._bound)]
+            draws = self._drawn()[: self._rows.fitting(self._bound, self._turns.row_bytes())]
+            if not len(draws):
+                self._stopped = True  # rule 7
+                return
             if self._limit is not None:
                 draws = draws[: self._limit - self._total]
             count = self._possible(draws, available)
             if count:
-                records, taken = self._rows.take(draws[:count])
-                available -= taken
+                records, taken = self._take(draws[:count], round)
+                available, left = available - taken, left - count
                 self._position += count
                 if self._given is not None:
                     self._given = self._given + taken  # not in place: snapshots that are being written have it
@@ -320,9 +358,20 @@ class RunningMix:
                     return
                 self._drop_out(self._awaited)
 
+    def _take(self, draws: Positions, round: int) -> tuple[pa.RecordBatch, Positions]:
+        """The rows of these positions, and how many of each port."""
+        for port in self._turns.coming:
+            if wanted := int(np.count_nonzero(draws == port)):
+                self._rows.add(port, round, self._turns.give(port, wanted, self._epoch))
+        records, taken = self._rows.take(draws)
+        self._turns.keep(records, draws)
+        return records, taken
+
     def _possible(self, draws: Positions, available: Positions) -> int:
         """How many of the positions drawn can be filled."""
         found = len(draws)
+        available = available.copy()
+        available[list(self._turns.coming)] = found
         for port in np.flatnonzero(np.bincount(draws, minlength=len(available)) > available).tolist():
             found = min(found, int(np.flatnonzero(draws == port)[available[port]]))
         return found
@@ -332,9 +381,18 @@ class RunningMix:
         return self._ended[port] and self._rounds[port] < round and not self._rows.counts[port]
 
     def _drop_out(self, port: int) -> None:
-        self._out[port] = True
+        self._been_out[port] = True
+        self._turns.begin(port)
+        self._look_who_is_out()
+
+    def _look_who_is_out(self) -> None:
+        """Draw what follows of those who give rows; it may be over."""
         self._draws = (-1, self._draws[1])
-        self._stopped = self._stops or bool(self._out.all())
+        self._out = self._been_out.copy()
+        self._out[list(self._turns.coming)] = False
+        self._stopped = bool((self._been_out & self._stops).any() or self._been_out.all())
+        if self._stopped or np.count_nonzero(self._been_out) + 1 == len(self._been_out):
+            self._turns.keep_only(() if self._stopped else self._turns.coming)
 
     def _drawn(self) -> Positions:
         """The ports of the next positions, up to the end of their block."""
@@ -342,7 +400,7 @@ class RunningMix:
         if self._draws[0] != block:
             drawn = words(self._config.seed, self._epoch, MIX, block, BLOCK) >> np.uint64(11)
             changes = self._reweights or any(isinstance(each, Schedule) for each in self._config.weights)
-            self._draws = (block, self._changing(drawn) if changes else self._constant(drawn))
+            self._draws = (block, self._changing(drawn, start) if changes else self._constant(drawn))
         return self._draws[1][start:]
 
     def _constant(self, drawn: Words) -> Positions:
@@ -353,11 +411,16 @@ class RunningMix:
         ports: Positions = np.searchsorted(shares, drawn * (shares[-1] / 2**53), side="right")
         return np.minimum(ports, int(np.flatnonzero(~self._out)[-1]))
 
-    def _changing(self, drawn: Words) -> Positions:
-        """The same, each at its own weights."""
-        block = self._position - self._position % BLOCK
-        first = self._total - self._position + block
-        live = weights_at(self._config.weights, np.arange(first, first + BLOCK), self._epoch, self._reweights)
+    def _changing(self, drawn: Words, start: int) -> Positions:
+        """The same, each at its own weights; from ``start`` on at most to where the mixture ends (rule 7)."""
+        first = self._total - start
+        positions = np.arange(first, first + BLOCK)
+        if self._turns.coming:
+            idle = idle_at(self._config.weights, positions[start:], self._epoch, self._reweights)
+            ends = np.flatnonzero((idle | self._been_out[:, None]).all(axis=0))
+            positions = positions[: start + int(ends[0])] if len(ends) else positions
+            drawn = drawn[: len(positions)]
+        live = weights_at(self._config.weights, positions, self._epoch, self._reweights)
         live[self._out] = 0.0
         live[np.ix_(~self._out, ~live.any(axis=0))] = 1.0
         shares = np.cumsum(live, axis=0)

@@ -91,6 +91,18 @@ def weights_at(
     return found
 
 
+def idle_at(
+    weights: Sequence[Weight], positions: npt.NDArray[np.int64], epoch: int, reweights: Sequence[Reweight] = ()
+) -> npt.NDArray[np.bool_]:
+    """A row for each stream: where it has no weight for the rest of the epoch, as far as is known there."""
+    none = np.zeros(len(positions), dtype=np.bool_)
+    found = np.array([_is_idle(each, positions, epoch) if isinstance(each, Schedule) else none for each in weights])
+    for each in reweights:
+        for port, weight in each.weights:
+            found[port, positions >= each.position] = not weight
+    return found
+
+
 def check_weights(weights: Sequence[Weight]) -> None:
     """Raises FlowError for weights that are none, and if there is a position at which no stream has one."""
     for weight in weights:
@@ -106,6 +118,16 @@ def check_weights(weights: Sequence[Weight]) -> None:
         if len(idle):
             where = f"row {positions[idle[0]]:,} in epoch {epoch}"
             raise FlowError(f"mix: no stream has a weight at {where}", "let one of them be positive there")
+
+
+def _is_idle(schedule: Schedule, positions: npt.NDArray[np.int64], epoch: int) -> npt.NDArray[np.bool_]:
+    """Where its weight is 0, and stays so to the end of this epoch."""
+    never, always = np.zeros(len(positions), dtype=np.bool_), np.ones(len(positions), dtype=np.bool_)
+    if schedule.kind == "epochs":
+        return never if schedule.at(positions[:1], epoch).any() else always
+    last = max((place for place, (_, weight) in enumerate(schedule.points) if weight), default=-1) + 1
+    found: npt.NDArray[np.bool_] = never if last == len(schedule.points) else positions >= schedule.points[last][0]
+    return found
 
 
 @checked()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count as endless
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -17,9 +20,10 @@ from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
 from penstock.engine.core.errors import FlowError
 from penstock.engine.core.identity import Reweight
 from penstock.engine.core.operator import exhaust
-from penstock.engine.kernels.counter_random import MIX, words
+from penstock.engine.kernels.counter_random import MIX, places_again, words
 from penstock.engine.operators import Mix, Schedule
 from penstock.engine.operators.sequence import mix as mixing
+from penstock.engine.operators.sequence.mix import AT_ENDS, turns_begun
 from penstock.engine.state.memory import TaskMemory
 from support.operator_harness import LANES, SIZES, Collected, Units, context, rows_of, run
 
@@ -57,11 +61,14 @@ def weight_at(weight: float | Schedule, position: int, epoch: int) -> float:
 
 def expected(counts: Sequence[int], config: Mix, before: int = 0) -> list[tuple[int, int]]:
     """Written down from the definition: position by position. ``before``: rows of the mixture in earlier epochs."""
-    left, out, found = list(counts), set[int](), []
-    for position in range(sum(counts) + 1):
+    left, out, been, found = list(counts), set[int](), dict[int, int](), list[tuple[int, int]]()
+    for position in endless():
         block, place = divmod(position, mixing.BLOCK)
         draw = (int(words(config.seed, config.epoch, MIX, block, place + 1)[place]) >> 11) / 2**53
         while len(out) < len(left):
+            idle = [is_idle(weight, before + position, config.epoch) for weight in config.weights]
+            if been.keys() - out and all(each or port in been for port, each in enumerate(idle)):
+                return found
             weights = [weight_at(each, before + position, config.epoch) for each in config.weights]
             live = [0.0 if port in out else weight for port, weight in enumerate(weights)]
             if not any(live):
@@ -72,19 +79,34 @@ def expected(counts: Sequence[int], config: Mix, before: int = 0) -> list[tuple[
                 found.append((port, counts[port] - left[port]))
                 left[port] -= 1
                 break
-            out.add(port)
-            if config.at_end == "stop":
-                return found
+            if port not in been:
+                been[port] = 0
+                if config.at_ends[port] == "stop" or len(been) == len(left):
+                    return found
+                if config.at_ends[port] == "go on" or not counts[port]:
+                    out.add(port)
+                continue
+            found.append((port, int(places_again(config.seed, config.epoch, port, counts[port], been[port], 1)[0])))
+            been[port] += 1
+            break
     return found
 
 
-@settings(max_examples=60, deadline=None)
+def is_idle(weight: float | Schedule, position: int, epoch: int) -> bool:
+    """Whether a stream has no weight from a position on."""
+    if not isinstance(weight, Schedule):
+        return False
+    behind = [point for point, _ in weight.points if point > position] if weight.kind != "epochs" else []
+    return not any(weight_at(weight, each, epoch) for each in (position, *behind))
+
+
+@settings(max_examples=120, deadline=None)
 @given(
     ports=st.lists(lengths, min_size=2, max_size=3),
     weights=st.lists(st.sampled_from((0.1, 1.0, 2.5)) | schedules, min_size=3, max_size=3),
     seed=st.integers(0, 5),
     epoch=st.integers(0, 2),
-    at_end=st.sampled_from(("stop", "go on")),
+    at_end=st.sampled_from(AT_ENDS) | st.lists(st.sampled_from(AT_ENDS), min_size=3, max_size=3),
     size=st.sampled_from(SIZES),
     turns=st.integers(0, 10),
     restore=st.booleans(),
@@ -103,6 +125,7 @@ def test_rows_are_those_of_the_definition_whoever_is_faster(
     budget: int | None,
     output_rows: int,
 ) -> None:
+    at_end = at_end if isinstance(at_end, str) else tuple(at_end[: len(ports)])
     config = Mix(tuple(weights[: len(ports)]), seed, epoch, at_end)
     assume(any(not isinstance(weight, Schedule) or weight.kind == "epochs" for weight in config.weights))
     inputs = [numbered(port, rows) for port, rows in enumerate(ports)]
@@ -157,6 +180,81 @@ def test_weights_follow_a_schedule() -> None:
     assert first[29_990:30_000].min() == 0, "the last rows before a step are drawn by the weights before it"
 
 
+def test_a_stream_that_begins_again_has_each_row_once_in_each_turn_and_another_order() -> None:
+    """The stream that is used up last ends the mixture, and none of its rows comes twice."""
+    inputs = [numbered(0, {(0, 0): 50}), numbered(1, {(0, 0): 1000})]
+    config = Mix((1, 1), 7, at_end="begin again")
+    found = rows_of(run(config, *inputs, size=100, restore=True).table)
+    assert found == expected((50, 1000), config)
+    assert [n for port, n in found if port] == list(range(1000))
+    first = [n for port, n in found if not port]
+    assert len(first) > 800
+    assert first[:50] == list(range(50))
+    turns = [first[start : start + 50] for start in range(50, len(first) - 50, 50)]
+    assert all(sorted(turn) == list(range(50)) for turn in turns)
+    assert len(set(map(tuple, turns))) == len(turns)
+
+
+def test_rows_of_the_last_stream_are_not_kept() -> None:
+    running = Mix((1, 1), at_end="begin again").build(context(), [SCHEMA] * 2, None)
+    output, kept = Collected(SCHEMA), []
+    for port in (0, 1):
+        if not port:
+            (records,) = numbered(0, {(0, 0): 5})[0, 0].to_batches()
+            exhaust(running.process(0, Batch(records, Tag(0, 0, 0)), output))
+            exhaust(running.end_port(0, output))
+    for round in range(4):
+        (records,) = numbered(1, {(0, 0): 500})[0, 0].to_batches()
+        exhaust(running.process(1, Batch(records, Tag(round, 0, 0)), output))
+        exhaust(running.end_round(1, round, output))
+        state = running.snapshot()
+        kept.append(Counter(state.filter(pc.equal(state.column("round"), -2)).column("port").to_pylist()))
+    assert kept[-1] == {0: 5}
+    assert turns_begun(state)[0] > 100
+    assert turns_begun(state)[1] == 0
+    exhaust(running.end_port(1, output))
+    exhaust(running.finish(output))
+    assert running.snapshot() is None or len(running.snapshot()) == 2, "nothing is kept at the end"
+
+
+def test_what_may_come_again_goes_to_disk() -> None:
+    memory = TaskMemory(budget=1000)
+    inputs = [numbered(0, {(0, 0): 3000}), numbered(1, {(0, 0): 9000})]
+    config = Mix((1, 1), at_end="begin again")
+    found = run(config, *inputs, size=500, memory=memory, output_rows=200)
+    assert rows_of(found.table) == expected((3000, 9000), config)
+    assert memory.statistics().spilled_bytes > 0
+    assert memory.statistics().peak < 40_000
+
+
+def test_a_mixture_that_comes_again_ends_where_the_others_have_no_weight_any_more() -> None:
+    """Else it would never end."""
+    config = Mix((1.0, Schedule.steps({0: 1, 40: 0})), 3, at_end="begin again")
+    inputs = [numbered(0, {(0, 0): 5}), numbered(1, {(0, 0): 100})]
+    for restore in (False, True):
+        found = rows_of(run(config, *inputs, size=7, restore=restore).table)
+        assert found == expected((5, 100), config)
+        assert len(found) == 40
+
+
+def test_a_batch_lets_go_of_a_bounded_part_where_streams_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cut takes the steps of a batch to their end; those of the end of a round may wait."""
+    monkeypatch.setattr(mixing, "ENOUGH", 30)
+    config = Mix((1.0, Schedule.steps({0: 1, 10: 0, 5_000: 1})), 3, at_end="begin again")
+    running, output = config.build(replace(context(), output_rows=16), [SCHEMA] * 2, None), Collected(SCHEMA)
+    for port, rows in ((0, 9), (1, 9)):
+        (records,) = numbered(port, {(0, 0): rows})[0, 0].to_batches()
+        exhaust(running.process(port, Batch(records, Tag(0, 0, 0)), output))
+    exhaust(running.end_port(0, output))
+    exhaust(running.end_round(1, 0, output))
+    before = sum(batch.rows for batch in output.batches)
+    (records,) = numbered(1, {(0, 0): 40})[0, 0].to_batches()
+    exhaust(running.process(1, Batch(records, Tag(1, 0, 0)), output))
+    assert 30 <= sum(batch.rows for batch in output.batches) - before < 60
+    exhaust(running.end_round(1, 1, output))
+    assert sum(batch.rows for batch in output.batches) > 5_000
+
+
 @pytest.mark.parametrize("restored", [False, True])
 def test_schedule_counts_on_behind_a_barrier_and_so_do_the_rows_of_each_stream(restored: bool) -> None:
     config = Mix((Schedule.steps({0: 1, 9: 0, 30: 1}), 1.0), 5, at_end="go on")
@@ -192,7 +290,7 @@ def _window(running: Any, round: int, rows: Sequence[int]) -> list[tuple[Any, ..
     return [row for batch in output.batches for row in rows_of(batch.records)]
 
 
-@pytest.mark.parametrize("at_end", ["stop", "go on"])
+@pytest.mark.parametrize("at_end", AT_ENDS)
 def test_a_barrier_ends_what_has_come_and_the_mixture_begins_anew(at_end: Any) -> None:
     config = Mix((1, 2), 5, at_end=at_end)
     running = config.build(context(), [SCHEMA] * 2, None)
@@ -240,6 +338,7 @@ def test_what_waits_is_accounted_for_and_goes_to_disk() -> None:
         (Mix((1e308, 1e308)), "a weight of 1e\\+308"),
         (Mix((1e-320, 1e-320)), "a weight of 1e-320"),
         (Mix((1, 1), at_end="wait"), "at_end is 'wait'"),  # type: ignore[arg-type]
+        (Mix((1, 1), at_end=("stop",)), "for all streams or for each"),
         (replace(Mix((1, 1)), seed=-1), "seed -1"),
         (Mix((Schedule.steps({0: 1, 7: 0}), Schedule.steps({0: 1, 5: 0, 8: 1}))), "no stream has a weight at row 7 in"),
         (Mix((Schedule.steps({0: 1, 7: 0}), Schedule.by_epoch([1, 0]))), "no stream has a weight at row 7 in epoch 1"),
@@ -318,7 +417,7 @@ class Steps:
         return sum(batch.rows for batch in self.output.batches)
 
 
-@pytest.mark.parametrize("at_end", ["stop", "go on"])
+@pytest.mark.parametrize("at_end", AT_ENDS)
 def test_changed_weights_hold_from_their_position_on_whenever_they_come(at_end: Any) -> None:
     """The rows are those of a mixture that was told of all changes when it was built, in the same rounds."""
     held = 0
