@@ -10,11 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 import penstock as ps
-from penstock.actors.storage.log import read_log_in
-from penstock.coordinator.model.manifest import Manifest
+from penstock.actors.storage.log import create_entry_in, read_log_in
+from penstock.actors.storage.snapshots import SnapshotFiles
+from penstock.coordinator.model.manifest import Manifest, TaskState
 from penstock.engine.core.errors import ConfigurationError
+from penstock.engine.core.identity import Attempt, CheckpointId, TaskId
 from penstock.engine.flow.flow import Flow
 from penstock.jobs.verify_order import verify_order
 from support.feeds import batches_of, plain, read_group, tables, take, wait_for
@@ -114,6 +117,42 @@ def test_epochs_are_raised_within_an_epoch(tmp_path: Path, monkeypatch: pytest.M
             found += read_group(job.feed(), ranks, at[0], None if epochs == MOST else 5, close=False, epoch=at[1])
             job.checkpoint(60)
             job.shutdown() if epochs < MOST else job.wait(60)
+    assert found == expected
+
+
+def begin_to_say_all_anew(folder: Path, sources: set[str]) -> None:
+    """Let the newest checkpoint be one right behind a start of the sources, which had said their end before, and not
+    again: their operators' ends are in it, as whoever gets their rows was not started anew."""
+    entries = read_log_in(str(folder), "more")
+    newest = next(entry for entry in reversed(entries) if isinstance(entry, Manifest))
+    checkpoint = CheckpointId(newest.checkpoint.generation + 1, newest.checkpoint.number + 1)
+    files, tasks = SnapshotFiles(str(folder), "more"), []
+    for state in newest.tasks:
+        mine = [each for each in state.state if each.operator in sources and not each.is_flight]
+        if mine:
+            tables = {
+                id: table.set_column(table.schema.get_field_index("said"), "said", pa.array(["open"] * len(table)))
+                for id, table in files.read(mine).items()
+            }
+            written = files.write(state.task, checkpoint, Attempt(checkpoint.generation, 1), tables)
+            state = TaskState(task=state.task, state=written)
+        tasks.append(state)
+    anew = structs.replace(newest, number=entries[-1].number + 1, checkpoint=checkpoint, tasks=tuple(tasks))
+    assert any(state.ended for state in tasks)
+    assert create_entry_in(str(folder), "more", anew) == "stored"
+
+
+def test_epochs_are_raised_where_sources_had_not_said_again_that_they_had_ended(tmp_path: Path) -> None:
+    expected = whole("a permutation")
+    with ps.run_local(flow_of("a permutation", 2), checkpoints=tmp_path, parallelism=2) as job:
+        found = read_group(job.feed(), 1, 0, 3, close=False, epoch=0)
+        wait_for(lambda: job.status().tasks[TaskId("rows", 0)] == "data ended")
+        job.checkpoint(60)
+        job.shutdown()
+    begin_to_say_all_anew(tmp_path, {"rows"})
+    with ps.run_local(flow_of("a permutation", MOST), checkpoints=tmp_path, parallelism=2) as job:
+        found += read_group(job.feed(), 2, len(found), epoch=0)
+        assert job.wait(60).audit().clean
     assert found == expected
 
 

@@ -2,7 +2,8 @@
 
 How many epochs there are is no part of a flow's fingerprint, so a checkpoint fits whatever is asked for. Rules:
 
-1. Where the sources had not said the end of their data, they go on to the new one: nothing need be done.
+1. Where the sources had not said the end of their data, they go on to the new one: nothing need be done. One that had
+   been started anew, and had not said it again, had said it if who gets its rows has come to the end.
 2. Where all tasks had come to the end, the last epoch has left nothing behind: operators let go of what they hold in
    its last round. So what is kept is where the sources stand, what the feeds hold, and what mixtures have counted; that
    is entered into the log as a new checkpoint, in which nobody has ended and nothing is in flight. It may follow the
@@ -15,6 +16,7 @@ How many epochs there are is no part of a flow's fingerprint, so a checkpoint fi
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar, cast
@@ -32,6 +34,7 @@ from ...engine.operators.sequence.mix import Mix, begun_again
 from ...engine.plan.plan import JobPlan
 from ...engine.planner.graph import Graph
 from ..audit.audit import state_of
+from ..audit.origins import sources_of
 from ..feed.models import FINISHED
 from ..storage.log import create_entry_in, read_log_in
 from ..storage.snapshots import SnapshotFiles
@@ -105,8 +108,11 @@ def _has_to_begin_again(plan: JobPlan, root: str, manifest: Manifest) -> bool:
     mine = [state for state in manifest.tasks if any(each.operator in repeated for each in state.state)]
     tables = state_of(manifest, root, plan.name, repeated).values()
     said = [each for table in tables if "said" in table.column_names for each in table.column("said").to_pylist()]
-    if not any(state.data_ended or state.finished or state.ended for state in mine) and not (
-        set(said) - {None, EndState.OPEN.value}
+    ended = {each.operator for state in manifest.tasks for each in state.ended}
+    if not (
+        any(state.data_ended or state.finished or state.ended for state in mine)
+        or set(said) - {None, EndState.OPEN.value}
+        or (ended and not ended.isdisjoint(_behind(plan, repeated)))
     ):
         return False
     if once := sorted(plan.sources.keys() - repeated):
@@ -116,6 +122,13 @@ def _has_to_begin_again(plan: JobPlan, root: str, manifest: Manifest) -> bool:
             "ask for as many epochs as may be needed before the last one ends, or run it in another checkpoint folder",
         )
     return True
+
+
+def _behind(plan: JobPlan, sources: Collection[str]) -> set[str]:
+    """The operators that get rows of these sources."""
+    pipelines = (pipeline for stage in plan.stages.values() for pipeline in stage.pipelines)
+    fed = (each for each in pipelines if any(not set(sources_of(plan, port)).isdisjoint(sources) for port in each.ports))
+    return {operator.id for pipeline in fed for operator in pipeline.operators}
 
 
 def _left(manifest: Manifest) -> list[str]:
