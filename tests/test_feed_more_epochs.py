@@ -17,7 +17,7 @@ from penstock.actors.storage.log import create_entry_in, read_log_in
 from penstock.actors.storage.snapshots import SnapshotFiles
 from penstock.coordinator.model.manifest import Manifest, TaskState
 from penstock.engine.core.errors import ConfigurationError
-from penstock.engine.core.identity import Attempt, CheckpointId, TaskId
+from penstock.engine.core.identity import Attempt, CheckpointId
 from penstock.engine.flow.flow import Flow
 from penstock.jobs.verify_order import verify_order
 from support.feeds import batches_of, plain, read_group, tables, take, wait_for
@@ -120,14 +120,21 @@ def test_epochs_are_raised_within_an_epoch(tmp_path: Path, monkeypatch: pytest.M
     assert found == expected
 
 
+def newest(folder: Path) -> Manifest:
+    return next(entry for entry in reversed(read_log_in(str(folder), "more")) if isinstance(entry, Manifest))
+
+
+def ended(manifest: Manifest) -> set[str]:
+    return {each.operator for state in manifest.tasks for each in state.ended}
+
+
 def begin_to_say_all_anew(folder: Path, sources: set[str]) -> None:
     """Let the newest checkpoint be one right behind a start of the sources, which had said their end before, and not
     again: their operators' ends are in it, as whoever gets their rows was not started anew."""
-    entries = read_log_in(str(folder), "more")
-    newest = next(entry for entry in reversed(entries) if isinstance(entry, Manifest))
-    checkpoint = CheckpointId(newest.checkpoint.generation + 1, newest.checkpoint.number + 1)
+    former, last = newest(folder), read_log_in(str(folder), "more")[-1].number
+    checkpoint = CheckpointId(former.checkpoint.generation + 1, former.checkpoint.number + 1)
     files, tasks = SnapshotFiles(str(folder), "more"), []
-    for state in newest.tasks:
+    for state in former.tasks:
         mine = [each for each in state.state if each.operator in sources and not each.is_flight]
         if mine:
             tables = {
@@ -135,10 +142,9 @@ def begin_to_say_all_anew(folder: Path, sources: set[str]) -> None:
                 for id, table in files.read(mine).items()
             }
             written = files.write(state.task, checkpoint, Attempt(checkpoint.generation, 1), tables)
-            state = TaskState(task=state.task, state=written)
-        tasks.append(state)
-    anew = structs.replace(newest, number=entries[-1].number + 1, checkpoint=checkpoint, tasks=tuple(tasks))
-    assert any(state.ended for state in tasks)
+        tasks.append(TaskState(task=state.task, state=written) if mine else state)
+    anew = structs.replace(former, number=last + 1, checkpoint=checkpoint, tasks=tuple(tasks))
+    assert "full-shuffle-1" in ended(anew)
     assert create_entry_in(str(folder), "more", anew) == "stored"
 
 
@@ -146,8 +152,9 @@ def test_epochs_are_raised_where_sources_had_not_said_again_that_they_had_ended(
     expected = whole("a permutation")
     with ps.run_local(flow_of("a permutation", 2), checkpoints=tmp_path, parallelism=2) as job:
         found = read_group(job.feed(), 1, 0, 3, close=False, epoch=0)
-        wait_for(lambda: job.status().tasks[TaskId("rows", 0)] == "data ended")
         job.checkpoint(60)
+        while "full-shuffle-1" not in ended(newest(tmp_path)):
+            job.checkpoint(60)
         job.shutdown()
     begin_to_say_all_anew(tmp_path, {"rows"})
     with ps.run_local(flow_of("a permutation", MOST), checkpoints=tmp_path, parallelism=2) as job:

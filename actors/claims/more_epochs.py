@@ -110,9 +110,9 @@ def _has_to_begin_again(plan: JobPlan, root: str, manifest: Manifest) -> bool:
     said = [each for table in tables if "said" in table.column_names for each in table.column("said").to_pylist()]
     ended = {each.operator for state in manifest.tasks for each in state.ended}
     if not (
-        any(state.data_ended or state.finished or state.ended for state in mine)
+        any(state.data_ended or state.finished for state in mine)
         or set(said) - {None, EndState.OPEN.value}
-        or (ended and not ended.isdisjoint(_behind(plan, repeated)))
+        or (ended and not ended.isdisjoint(repeated | _behind(plan, repeated)))
     ):
         return False
     if once := sorted(plan.sources.keys() - repeated):
@@ -127,7 +127,9 @@ def _has_to_begin_again(plan: JobPlan, root: str, manifest: Manifest) -> bool:
 def _behind(plan: JobPlan, sources: Collection[str]) -> set[str]:
     """The operators that get rows of these sources."""
     pipelines = (pipeline for stage in plan.stages.values() for pipeline in stage.pipelines)
-    fed = (each for each in pipelines if any(not set(sources_of(plan, port)).isdisjoint(sources) for port in each.ports))
+    fed = (
+        each for each in pipelines if any(not set(sources_of(plan, port)).isdisjoint(sources) for port in each.ports)
+    )
     return {operator.id for pipeline in fed for operator in pipeline.operators}
 
 
