@@ -319,12 +319,9 @@ class Prefetcher:
         """End the thread; at the end of the feed, when the rank may go. False: not within ``timeout`` seconds.
         ``has_seen_all``: nothing that was taken is needed again; else a rank that took the last batch has not ended."""
         with self._changed:
-            reader = self._cursor
-            if has_seen_all and reader is not None and reader.is_at_end and self._error is None:
-                self._leave()
-            self._changed.wait_for(self._may_close, timeout)
+            self._changed.wait_for(lambda: self._may_close(has_seen_all), timeout)
             may_go = self._state is not FetchState.LEAVING
-            parting = self._last_message()
+            parting = self._last_message(done=has_seen_all)
             if self._state is not FetchState.CLOSED:
                 self._machine.move(FetchState.CLOSED)
             self._changed.notify_all()
@@ -334,13 +331,21 @@ class Prefetcher:
         self._thread.join(2 * POLL)
         return may_go
 
-    def _last_message(self) -> Ask | None:
-        """The last message: that its rank is free, or what was not acknowledged, lest it counts as slow."""
+    def _last_message(self, done: bool) -> Ask | None:
+        """The last message: that its rank is free, or what was not acknowledged, lest it counts as slow; of a loop that
+        has not heard of the end, and may be there, that it is done."""
         if self._cursor is None:
             return replace(self._ask, quits=True)
-        return self._acknowledgement() if self._unsent and self._error is None else None
+        done = done and not self._cursor.is_at_end
+        if self._error is not None or not (self._unsent or done):
+            return None
+        return replace(self._acknowledgement(), done=done)
 
-    def _may_close(self) -> bool:
+    def _may_close(self, has_seen_all: bool) -> bool:
+        reader = self._cursor
+        at_end = reader is not None and reader.is_at_end  # perhaps only now: an answer may come while models are bound
+        if has_seen_all and at_end and self._error is None and self._state is FetchState.READING:
+            self._leave()
         if self._state in (FetchState.FAILED, FetchState.CLOSED):
             return True
         return self._state is not FetchState.LEAVING and not self._commits

@@ -169,6 +169,8 @@ class Ask(msgspec.Struct, frozen=True):
     """It is no rank: somebody asks who waits for whom."""
     without_rows: bool = False
     """It gets the rows from another rank of its machine: the answer need not have them."""
+    done: bool = False
+    """Its loop has ended well: if there is nothing more than it has taken, it needs none of that again."""
 
     def group(self, generation: int) -> RankGroup:
         """The group that it names. Raises ValueError if there can be none."""

@@ -149,6 +149,8 @@ class Sequencer(Generic[R]):
     #: By rank: the first batch that it has not taken, and the first that is not saved.
     _taken: RankCounts = field(default_factory=partial(RankCounts, 0, 0))
     _saved: RankCounts = field(default_factory=partial(RankCounts, 0, 0))
+    #: The ranks that need nothing again, should they have taken all that there is.
+    _done: set[int] = field(default_factory=set)
     #: Kept pieces, and the position of each one's first row; together all rows from ``oldest`` on, or some before.
     _pieces: deque[R] = field(default_factory=deque)
     _starts: deque[int] = field(default_factory=deque)
@@ -316,6 +318,7 @@ class Sequencer(Generic[R]):
         self._advance(Phase.ENDED)
         if self.settings.certain:
             self._advance(Phase.COUNTED)
+            self._forget()
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -354,6 +357,7 @@ class Sequencer(Generic[R]):
             return Refused(Refusal.GONE, group.generation)
         self.group = group
         self._taken, self._saved = (RankCounts(group.ranks, self.oldest) for _ in range(2))
+        self._done = set()
         return group
 
     def read(self, generation: int, rank: int, batch: int, max_ahead: int | None = None) -> Answer[R]:
@@ -396,11 +400,12 @@ class Sequencer(Generic[R]):
         max_drift = settings.max_drift
         return (max_drift is not None and ahead >= max_drift) or (max_ahead is not None and ahead > max_ahead)
 
-    def acknowledge(self, generation: int, rank: int, taken: int, saved: int) -> bool:
-        """The rank has every batch before ``taken``, and none before ``saved`` is ever needed again; whether that was
-        heard."""
+    def acknowledge(self, generation: int, rank: int, taken: int, saved: int, done: bool = False) -> bool:
+        """The rank has every batch before ``taken``, and none before ``saved`` is ever needed again; if it is ``done``
+        and there is nothing more, none at all. Whether that was heard."""
         if self._refuse(generation) is not None:
             return False
+        (self._done.add if done else self._done.discard)(rank)
         self._saved.grow(rank, saved)
         self._taken.grow(rank, max(taken, saved))
         self._forget()
@@ -477,6 +482,7 @@ class Sequencer(Generic[R]):
             self._durable = max(self._durable, position)
             if ended:
                 self._advance(Phase.COUNTED)
+                self._forget()
             if finished:
                 self._advance(Phase.SETTLED)
 
@@ -500,6 +506,9 @@ class Sequencer(Generic[R]):
     def _forget(self) -> None:
         """Drop what nobody needs, and what there is no room for (rule 2)."""
         if self.group is not None:
+            if (batches := self.batches) is not None:
+                for rank in self._done:
+                    self._saved.grow(rank, batches if self._taken.each[rank] == batches else 0)
             self.oldest = max(self.oldest, self._saved.least)
             self.oldest = max(self.oldest, self._pushed_out(self._taken.least))
         while self._pieces and self._starts[0] + self._pieces[0].num_rows <= self._first_needed:

@@ -71,6 +71,8 @@ class FeedServer:
         self._waiting: dict[int, str] = {}
         #: by rank of the present group that has asked here: it may have been given all before that batch, elsewhere
         self._reached: dict[int, int] = {}
+        #: ranks of the group whose loop has ended well
+        self._done: set[int] = set()
         self._attempt = _NO_ATTEMPT
         #: no attempt before this one can have given anything
         self._is_first = False
@@ -109,7 +111,7 @@ class FeedServer:
             if self._members.group is not None:
                 sequencer.join(self._members.group, sequencer.oldest)
                 for each in self._progress.each_rank:  # a busy rank sends nothing for a while
-                    sequencer.acknowledge(each.generation, each.rank, each.taken, 0)
+                    sequencer.acknowledge(each.generation, each.rank, each.taken, 0, each.rank in self._done)
             self._changed.notify_all()
 
     def close(self, sequencer: Sequencer[Rows]) -> None:
@@ -144,6 +146,7 @@ class FeedServer:
             if self._sequencer is not None:
                 self._sequencer.end()
                 self._changed.notify_all()
+                self._want_last_checkpoint(self._sequencer)
 
     @property
     def accepts_rows(self) -> bool:
@@ -225,6 +228,7 @@ class FeedServer:
                 self._sequencer.committed(checkpoint)
                 self.commits.committed(checkpoint)
                 self._changed.notify_all()
+                self._want_last_checkpoint(self._sequencer)
 
     def _on_bound(self, commit: Commit, outcome: str | None) -> None:
         with self._changed:
@@ -420,8 +424,9 @@ class FeedServer:
         if sequencer is None or group is None:
             return
         before = (sequencer.ready, sequencer.oldest, sequencer.awaited, sequencer.is_finished)
-        if not sequencer.acknowledge(group.generation, ask.rank, ask.taken, ask.saved):
+        if not sequencer.acknowledge(group.generation, ask.rank, ask.taken, ask.saved, ask.done):
             return
+        (self._done.add if ask.done else self._done.discard)(ask.rank)
         self._progress.on_taken(group, ask.rank, ask.taken)
         self._reached[ask.rank] = max(self._reached.get(ask.rank, 0), ask.taken, *ask.wanted)
         self._paces.setdefault(ask.rank, RankPace()).note(time.monotonic(), ask.taken, ask.waited)
@@ -440,7 +445,7 @@ class FeedServer:
             if isinstance(answer, Refused):
                 return answer
             self._members.start(joined, ask)
-            self._paces, self._waiting, self._reached = {}, {}, {}
+            self._paces, self._waiting, self._reached, self._done = {}, {}, {}, set()
             self._wake()
         elif joined is not None:
             if missing != self._members.missing:

@@ -97,6 +97,27 @@ def test_last_batch_that_is_not_full_can_be_dropped() -> None:
     assert sequencer.is_finished
 
 
+@pytest.mark.parametrize("taken", [1, 2])
+def test_rank_whose_loop_is_done_need_not_hear_of_the_end_if_it_has_taken_everything(taken: int) -> None:
+    sequencer = feed(20, ended=False)
+    sequencer.join(ALONE, 0)
+    sequencer.acknowledge(1, 0, taken, 0, done=True)
+    assert not sequencer.is_finished
+    sequencer.validate()
+    end(sequencer)
+    assert sequencer.is_finished == (taken == 2)
+    sequencer.validate()
+
+
+def test_rank_that_goes_on_reading_is_not_done() -> None:
+    sequencer = feed(20, ended=False)
+    sequencer.join(ALONE, 0)
+    sequencer.acknowledge(1, 0, 2, 0, done=True)
+    sequencer.acknowledge(1, 0, 2, 0)
+    end(sequencer)
+    assert not sequencer.is_finished
+
+
 def test_feed_without_rows_is_finished_at_its_end_without_anybody_who_reads() -> None:
     assert feed(0).is_finished
     assert not feed(1).is_finished
