@@ -138,6 +138,13 @@ def _nested() -> dict[str, pa.Array]:
     }
 
 
+CODED = (
+    *("binary", "large_binary", "binary_view", "fixed", "decimal32", "decimal64", "decimal256", "date64"),
+    *("time32[s]", "time64[ns]", "timestamp[us]", "timestamp[us, zone]", "duration[us]", "interval", "float", "uint64"),
+)
+"""Simple columns of which there is a dictionary, too."""
+
+
 def _encoded() -> dict[str, pa.Array]:
     texts = pa.array(["a", "b" * 20, "", None])
     named = pa.array(["a", "bb", "c"])
@@ -157,8 +164,11 @@ def _encoded() -> dict[str, pa.Array]:
             "values with null": pa.array(["a", None, "c"]),
         }.items()
     }
+    simple, views = _simple(), pa.array([[1, None], []], pa.list_view(pa.int64()))
     return {
         **ordered,
+        **{f"dictionary of {name}": _coded(simple[name].slice(0, 3)) for name in CODED},
+        "dictionary of list view": _coded(views),
         "dictionary by int8": _coded(named, pa.int8(), ordered=True),
         "dictionary by uint16": _coded(named, pa.uint16()),
         "dictionary of half floats": _coded(pa.array([1.5, -0.0], pa.float32()).cast(pa.float16())),
