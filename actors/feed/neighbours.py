@@ -263,6 +263,8 @@ class Neighbour:
     def __init__(self, name: str) -> None:
         #: held while the socket is used: it is closed by nobody else then
         self._using = threading.Lock()
+        #: whether it has given any rows
+        self.has_given = False
         self._connection = _socket()
         self._connection.settimeout(PATIENCE)
         try:
@@ -288,7 +290,9 @@ class Neighbour:
                 return Offer[found.offer]
             if (found.first, found.rows) != (wanted.first, wanted.left_out):
                 raise ValueError(f"it has {found.rows} rows from {found.first} on as batch {wanted.batch}")
-            return rows_in(descriptors[0], found.sizes)
+            rows = rows_in(descriptors[0], found.sizes)
+            self.has_given = True
+            return rows
         except (EOFError, LookupError, pa.ArrowException, *UNREADABLE) as error:
             raise OSError(f"its neighbour gives no rows: {type(error).__name__} {error}") from error
         finally:

@@ -163,5 +163,6 @@ class SharingLink:
             return found
         except OSError as error:
             _log.info("the rank that fetches for others of its machine has gone: %s", error)
-            self._part(AGAIN_SECONDS if isinstance(error, TimeoutError) else 0.0)
+            answers = neighbour.has_given and not isinstance(error, TimeoutError)
+            self._part(0.0 if answers else AGAIN_SECONDS)
             return Offer.GONE

@@ -226,10 +226,11 @@ def test_what_is_not_kept_any_more_is_fetched_with_all_that_follows(machine: Mac
 def test_when_who_fetches_has_gone_another_one_does(machine: Machine) -> None:
     both_know_each_other(machine)
     check(machine.ask(0, 1), 1)
-    machine.links[0].close()
     check(machine.ask(1, 1), 1)
+    machine.links[0].close()
     check(machine.ask(1, 2), 2)
-    assert machine.served[1].fetched == [0, 1, 2]
+    check(machine.ask(1, 3), 3)
+    assert machine.served[1].fetched == [0, 2, 3]
     assert isinstance(machine.links[1]._peer, Fetcher)
     assert machine.served[0].closed
 
@@ -287,7 +288,7 @@ def test_a_neighbour_that_does_not_answer_or_makes_no_sense_is_done_without(
         check(machine.ask(1, 1), 1)
         assert machine.served[1].fetched == [0, 1]
         check(machine.ask(1, 2), 2)
-        assert not machine.served[1].asked[-1].without_rows or answer != "nothing", "it is not asked again at once"
+        assert not machine.served[1].asked[-1].without_rows, "it is not asked again at once"
 
 
 def test_a_link_that_breaks_is_the_ranks_own(machine: Machine) -> None:
