@@ -72,7 +72,7 @@ class Answers:
 
 
 def scripted(folder: Path, *answers: Failure | JobStatus | None) -> tuple[Job, Answers]:
-    plan: Any = SimpleNamespace(name="job", sources={}, check_savepoint=lambda place, folder: None, fed=())
+    plan: Any = SimpleNamespace(name="job", sources={}, stages={}, check_savepoint=lambda place, folder: None, fed=())
     plan.audit, plan.sinks, plan.ignored = "counts", {}, ()
     backend: Any = Answers(*answers)
     return Job(plan, Place(str(folder), Settings(), lambda: None), backend), backend
