@@ -5,7 +5,8 @@ Rules:
 1. Only a job that has finished or was stopped: its log is closed, so nobody goes on with it. Any other may.
 2. One entry of the log does it (``Restarted``): of several runs that restart a job one creates it. It is there before
    anything is deleted, and nothing is refused behind it that can be refused before.
-3. What goes are the entries before it and the former job's states. Savepoints stay; what was committed is the sinks'.
+3. What goes are the entries before it and the former job's states, the rest of them when the job is restarted once
+   more, if a run dies over it before its claim. Savepoints stay; what was committed is the sinks'.
 4. Of a job that was fed, or whose rows ranks have read, more lies in the folder that others go by: split sets, models,
    digests. That is refused.
 """
@@ -21,7 +22,7 @@ from ...engine.core.errors import ConfigurationError, PenstockError
 from ...engine.core.operator import SinkConfig
 from ...engine.files.paths import safe_name
 from ...engine.planner.graph import Graph
-from ..storage.log import create_entry, delete_entries, naming_log, read_entries
+from ..storage.log import create_entry, is_before, naming_log, read_entries
 from ..storage.stores import open_store
 from .place import Place, Resume
 
@@ -35,23 +36,26 @@ def start_over(flow: Graph, place: Place | None, job: str, resume: Resume) -> No
         return
     store = open_store(place.folder)
     with naming_log("read", place.folder, job):
+        keys = store.list(f"{safe_name(job)}/")  # before the entries: none of what is listed is of a run behind them
         entries = read_entries(store, job)
-        if not entries or isinstance(entries[-1], Restarted):  # a run that restarted it did not come to its claim
-            return
-        keys = store.list(f"{safe_name(job)}/")
-    _check(entries, keys, place.folder, job)
-    _check_outputs(flow, job)
-    begun = Restarted(number=entries[-1].number + 1, generation=max(map(generation_of, entries)), by=uuid.uuid4().hex)
+    if not entries:
+        return
+    begun = entries[-1]
+    if not isinstance(begun, Restarted):
+        _check(entries, keys, place.folder, job)
+        _check_outputs(flow, job)
+        begun = Restarted(
+            number=entries[-1].number + 1, generation=max(map(generation_of, entries)), by=uuid.uuid4().hex
+        )
     with naming_log("write into", place.folder, job):
         if create_entry(store, job, begun) == "refused":
             raise ConfigurationError(
                 f"job {job!r} in {place.folder} is being run again by somebody else",
                 "let one run at a time begin it anew, or give each a checkpoint folder of its own",
             )
-        for key in keys:
-            if key.startswith(f"{safe_name(job)}/state/"):
-                store.delete(key)
-        delete_entries(store, job, [entry.number for entry in entries])
+        former = [key for key in keys if key.startswith(f"{safe_name(job)}/state/")]
+        for key in (*former, *sorted(key for key in keys if is_before(key, job, begun.number))):
+            store.delete(key)
 
 
 def _check(entries: list[LogEntry], keys: list[str], folder: str, job: str) -> None:

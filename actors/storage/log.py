@@ -56,6 +56,11 @@ def key_of(job: str, number: int) -> str:
     return f"{_folder(job)}{number:0{_DIGITS}d}.json"
 
 
+def is_before(key: str, job: str, number: int) -> bool:
+    """Whether this is the key of an entry before that one."""
+    return key.startswith(_folder(job)) and key < key_of(job, number)
+
+
 def read_log(store: Store, job: str) -> list[LogEntry]:
     """The entries of the job's log that count, in order: without checkpoints that an ending has dropped and not deleted
     yet. Raises StorageError if one cannot be read."""

@@ -207,6 +207,32 @@ def test_a_folder_without_a_log_and_a_restart_that_died_before_its_claim_begin_a
     assert sum(isinstance(each, Claim) for each in read_log_in(str(state), "nightly")) == 1
 
 
+def test_what_a_restart_that_died_has_left_goes_when_the_job_is_restarted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class DiesError(Exception):
+        """The process is killed."""
+
+    def dies(store: object, key: str) -> None:
+        raise DiesError
+
+    out, state = tmp_path / "out", tmp_path / "state"
+    run(flow(out, 2), checkpoints=state)
+    store, place = open_store(str(state)), restart.Place(str(state), None, lambda: None)  # type: ignore[arg-type]
+    former = {*store.list("nightly/state/"), *store.list("nightly/log/")}
+    assert len(former) > 3
+    with monkeypatch.context() as patched:
+        patched.setattr(type(store), "delete", dies)
+        with pytest.raises(DiesError):
+            restart.start_over(flow(out, 2), place, "nightly", "restart")
+    assert former < {*store.list("nightly/state/"), *store.list("nightly/log/")}
+    restart.start_over(flow(out, 2), place, "nightly", "restart")
+    assert not store.list("nightly/state/")
+    assert len(store.list("nightly/log/")) == 1
+    run(flow(out, 3), checkpoints=state)
+    assert ids(out) == [0, 1, 2]
+
+
 def test_of_two_that_restart_a_job_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, state = tmp_path / "out", tmp_path / "state"
     run(flow(out, 2), checkpoints=state)
