@@ -82,6 +82,7 @@ FEED_KEPT = Metric("penstock_feed_kept_bytes", _G, "bytes", _FEED, "bytes of the
 RANK_BATCH = Metric("penstock_rank_batch", _G, "batches", _RANK, "the global batch that the rank takes next")
 RANK_AHEAD = Metric("penstock_rank_ahead_batches", _G, "batches", _RANK, "what it has fetched and not taken")
 RANK_AHEAD_BYTES = Metric("penstock_rank_ahead_bytes", _G, "bytes", _RANK, "the same in bytes")
+RANK_RATE = Metric("penstock_rank_batches_per_second", _G, "batches/s", _RANK, "how many it takes, of late")
 RANK_WAITED = Metric("penstock_rank_waited_seconds", _C, "seconds", _RANK, "how long its loop has waited for data")
 RUNNING = Metric("penstock_job_running", _G, "0 or 1", JOB_TAGS, "whether the job's state is running")
 RESTARTS = Metric("penstock_restarts", _C, "restarts", JOB_TAGS, "restarts of regions")
@@ -115,7 +116,7 @@ WRITTEN = Metric("penstock_checkpoint_written_bytes", _G, "bytes", JOB_TAGS, "wh
 METRICS = (
     *(EDGE_ROWS, EDGE_BATCHES, EDGE_BYTES, EDGE_QUEUED, OPERATOR_ROWS, SOURCE_ROWS, SOURCE_LEFT),
     *(BUSY, QUEUED, WAITING, HELD, SPILLED),
-    *(FEED_WAITING, FEED_KEPT, RANK_BATCH, RANK_AHEAD, RANK_AHEAD_BYTES, RANK_WAITED),
+    *(FEED_WAITING, FEED_KEPT, RANK_BATCH, RANK_AHEAD, RANK_AHEAD_BYTES, RANK_RATE, RANK_WAITED),
     *(RUNNING, RESTARTS, COMPLETED, FAILED, AGE, DURATION, ALIGNMENT, START_DELAY, SIZE, WRITTEN),
 )
 """All of them."""
@@ -241,6 +242,7 @@ def feed_samples(job: str, found: FeedStatus) -> Iterator[Sample]:
         yield Sample(RANK_BATCH, each.taken, rank)
         yield Sample(RANK_AHEAD, each.ahead, rank)
         yield Sample(RANK_AHEAD_BYTES, each.bytes_ahead, rank)
+        yield Sample(RANK_RATE, each.rate, rank)
         yield Sample(RANK_WAITED, each.waited, rank, str(each.generation))
 
 

@@ -41,10 +41,10 @@ def seen() -> InstrumentsInMemory:
 def test_feed_tells_how_far_its_ranks_are_and_how_long_they_have_waited(seen: InstrumentsInMemory) -> None:
     meter = Meter(seen)
     for generation, waited in ((1, 2.0), (1, 3.5), (2, 0.5)):
-        ranks = (RankStatus(generation, 0, 7, 9, waited, 1.0, 640), RankStatus(generation, 1, 6, 6, 0.0, 1.0, 0))
+        ranks = (RankStatus(generation, 0, 7, 9, waited, 12.5, 640), RankStatus(generation, 1, 6, 6, 0.0, 11.5, 0))
         meter.report(feed_samples("job", FeedStatus("fed", 100, 30, 800, ranks=ranks)))
     assert list(seen.counters.values()) == [4.0]
-    assert sorted(seen.gauges.values()) == [0, 0, 2, 6, 7, 30, 640, 800]
+    assert sorted(seen.gauges.values()) == [0, 0, 2, 6, 7, 11.5, 12.5, 30, 640, 800]
 
 
 # ------------------------------------------------------------------ the meter
