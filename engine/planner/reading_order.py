@@ -13,6 +13,9 @@ Rules:
    come of one fork, it may read its build side first instead, which is held in any case: the fork then leads to what
    takes in all of it, and joins above may begin with their smaller side.
 4. Of equal sides the build side is first. Sizes are guesses (``estimates``).
+5. Rows of a join that reads a side first leave under later rounds than their own (``hash_join``, rule 8), and so before
+   a barrier that stands at an earlier one. What takes its streams round by round (a union, a mixture) would wait for
+   the others to come to that round, and these, at that barrier, for the rows. No such join stands before one of those.
 """
 
 from __future__ import annotations
@@ -31,10 +34,11 @@ def read_first(sizes: Estimates) -> dict[str, int]:
         return {}
     graph = sizes.graph
     found: dict[str, int] = {}
+    in_step = _met_round_by_round(graph)
     for node in graph.nodes.values():
         traits = traits_of(node.config)
         build, waits = traits.build_side, traits.needs_match
-        if build is None or not waits:
+        if build is None or not waits or node.id in in_step:
             continue
         other = 1 - build.port
         rows = {port: sizes.of(node.inputs[port]) for port in (build.port, other)}
@@ -43,6 +47,15 @@ def read_first(sizes: Estimates) -> dict[str, int]:
             found[node.id] = best
     while wrong := [id for id, port in found.items() if not _may(graph, graph.nodes[id], port, found)]:
         _take_back(graph, wrong[-1], found)
+    return found
+
+
+def _met_round_by_round(graph: LiveGraph) -> set[str]:
+    """The nodes whose rows come, however far down, to where streams are taken round by round (rule 5)."""
+    found = set[str]()
+    for node in reversed(graph.nodes.values()):
+        if node.id in found or (len(node.inputs) > 1 and traits_of(node.config).build_side is None):
+            found.update(node.inputs)
     return found
 
 

@@ -64,7 +64,15 @@ def among_its_kin(disk: Disk, flow: Flow) -> None:
     _sink(disk, flow, among.hash_join(long.project("split", z="x"), on=["split"], how="anti", filter="x < z"))
 
 
-JOINS = (small_right, small_left, both_in_parts, with_itself, copied, among_its_kin)
+def beside_another(disk: Disk, flow: Flow) -> None:
+    """What a join gives meets another stream round by round."""
+    long = flow.from_tables(numbers(), name="numbers").project("split", "x").gather()
+    other = flow.from_tables(numbers(), name="more").project("split", "x").gather()
+    few = long.hash_join(_short(flow, SIZES[:5]).gather(), on=["split"], how="left semi")
+    _sink(disk, flow, few.union(other))
+
+
+JOINS = (small_right, small_left, both_in_parts, with_itself, copied, among_its_kin, beside_another)
 
 
 def drawn(seed: int) -> Callable[[Disk, Flow], None]:

@@ -88,6 +88,14 @@ def test_build_side_may_not_come_of_a_fork_that_another_branch_holds_up() -> Non
     assert found(beside) == {"hash-join-1": None}
 
 
+def test_both_sides_are_read_in_step_where_the_rows_meet_others_round_by_round() -> None:
+    def beside(flow: Flow) -> Stream:
+        joined = rows(flow, "a", 9).hash_join(rows(flow, "b", 3), on=["k"]).project("k").sort("k")
+        return joined.union(rows(flow, "c", 9).project("k").gather()).hash_join(rows(flow, "d", 2), on=["k"])
+
+    assert found(beside) == {"hash-join-1": None, "hash-join-2": 1}
+
+
 def test_nobody_waits_where_it_is_not_known_how_much_there_is_or_in_what_order() -> None:
     def join(flow: Flow) -> Stream:
         return rows(flow, "a", 9).hash_join(rows(flow, "b", 3), on=["k"])
