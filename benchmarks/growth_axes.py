@@ -123,6 +123,21 @@ def files(size: int) -> Job:
     return flow
 
 
+def parquet_columns(size: int) -> Job:
+    def write(folder: Path) -> None:
+        rows = np.arange(1_000)
+        parquet.write_table(pa.table({f"c{number}": rows + number for number in range(size)}), folder / "0.parquet")
+
+    folder = made(f"growth-columns-{size}", write)
+
+    def flow() -> ps.Flow:
+        flow = ps.Flow("parquet-columns")
+        flow.read_parquet(folder).filter("c0 <> 7").filter("c0 <> 8").collect("rows")
+        return flow
+
+    return flow
+
+
 def operators(size: int) -> Job:
     table = pa.table({"v": np.arange(1_000)})
 
@@ -160,9 +175,10 @@ AXES = (
     Axis("groups of 2 M rows", tens(1_000), groups),
     Axis("build rows of a hash join of 2 M rows", tens(1_000), build_rows),
     Axis("columns of 100 rows, filtered twice", tens(10), columns),
+    Axis("columns of a Parquet file of 1,000 rows, filtered twice", tens(10), parquet_columns),
     Axis("Parquet files of 1,000 rows", tens(10), files),
     Axis("operators in a chain, over 1,000 rows", tens(1), operators),
-    Axis("hash joins one behind the other, of 100 rows", tens(1, 3), joins),
+    Axis("hash joins one behind the other, of 100 rows", tens(1), joins),
 )
 
 

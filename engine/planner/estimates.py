@@ -58,8 +58,10 @@ class Estimates:
 
     def of_joins(self) -> dict[str, tuple[int, ...]]:
         """For each join with a build side the rows of its inputs, where there is anything to go by."""
+        if not self.are_known:
+            return {}
         joins = [node for node in self.graph.nodes.values() if traits_of(node.config).build_side is not None]
-        return {node.id: tuple(round(self.of(id)) for id in node.inputs) for node in joins if self.are_known}
+        return {node.id: tuple(round(self.of(id)) for id in node.inputs) for node in joins}
 
     def of(self, id: str) -> float:
         """The rows that a node gives."""

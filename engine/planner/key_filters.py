@@ -16,11 +16,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ..core.traits import Columns, traits_of
 from ..plan.partitioning import Forward, Gather, HashPartitioning, RangePartitioning
 from ..plan.plan import KeyFilterPlan
-from .graph import Node
 from .stages import LiveGraph
 
 
@@ -30,21 +30,21 @@ def plan_key_filters(graph: LiveGraph, first: Mapping[str, int]) -> tuple[KeyFil
 
 
 def _found(graph: LiveGraph, first: Mapping[str, int]) -> Iterator[KeyFilterPlan]:
-    columns = _ColumnsOfNodes(graph)
+    ways = _WaysUp(graph)
     for node in graph.nodes.values():
         if node.is_exchange or node.hold:
             continue
         for port, keys in traits_of(node.config).key_filters.items():
-            way = _Way(graph, columns, node.inputs[port], dict(enumerate(keys)))
-            if way.leads_to_source:
+            end = ways.end_of(_Reached(node.inputs[port], tuple(enumerate(keys))))
+            if ways.is_source(end.at):
                 yield KeyFilterPlan(
                     join=node.id,
                     port=port,
                     stage=graph.stage_of[node.id].name,
-                    source=way.at,
-                    keys=tuple(way.keys),
-                    columns=tuple(way.keys.values()),
-                    scattered=way.scattered,
+                    source=end.at,
+                    keys=tuple(place for place, _ in end.keys),
+                    columns=tuple(name for _, name in end.keys),
+                    scattered=end.scattered,
                     waits=first.get(node.id, port) != port,
                 )
 
@@ -65,36 +65,54 @@ class _ColumnsOfNodes:
         return found
 
 
-class _Way:
-    """From an input of a join up to a source. ``keys``: place of a key to its name where the way has come to."""
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """Where a way has come to. ``keys``: places of the join's keys, and their names there."""
 
-    def __init__(self, graph: LiveGraph, columns: _ColumnsOfNodes, id: str, keys: dict[int, str]) -> None:
-        self._graph, self._columns = graph, columns
-        self.at, self.keys, self.scattered = id, keys, False
-        while (above := self._above(graph.nodes[self.at])) is not None:
-            self.at = above
-        self.leads_to_source = not graph.nodes[self.at].inputs and self._is_alone(self.at)
+    at: str
+    keys: tuple[tuple[int, str], ...]
+    scattered: bool = False
+
+
+class _WaysUp:
+    """From inputs of joins up to where keys can be told. Joins one behind the other go most of their ways together: a
+    step that has been taken is known."""
+
+    def __init__(self, graph: LiveGraph) -> None:
+        self._graph, self._columns = graph, _ColumnsOfNodes(graph)
+        self._ends: dict[_Reached, _Reached] = {}
+
+    def end_of(self, place: _Reached) -> _Reached:
+        """As far up as the way leads."""
+        steps = [place]
+        while (end := self._ends.get(steps[-1])) is None and (above := self._above(steps[-1])) is not None:
+            steps.append(above)
+        self._ends |= dict.fromkeys(steps, end or steps[-1])
+        return end or steps[-1]
+
+    def is_source(self, id: str) -> bool:
+        """Whether a reader can be told there, and all that it gives goes this way."""
+        return not self._graph.nodes[id].inputs and self._is_alone(id)
 
     def _is_alone(self, id: str) -> bool:
         return len(self._graph.consumers[id]) == 1
 
-    def _above(self, node: Node) -> str | None:
+    def _above(self, place: _Reached) -> _Reached | None:
         """The input that the rows come from; None: the way ends here."""
+        node = self._graph.nodes[place.at]
         if not node.inputs or not self._is_alone(node.id) or node.id in self._graph.cuts_are_seen:
             return None
         if node.is_exchange:
             if not isinstance(node.config, Forward | Gather | HashPartitioning | RangePartitioning):
                 return None
-            self.scattered |= not isinstance(node.config, Forward)
-            return node.inputs[0]
+            return replace(place, at=node.inputs[0], scattered=place.scattered or not isinstance(node.config, Forward))
         traits = traits_of(node.config)
         may: Sequence[bool] = [False] * len(node.inputs)
         if traits.may_miss_rows is not None:
             may = traits.may_miss_rows([self._graph.schema(each) for each in node.inputs])
         for port, columns in enumerate(self._columns[node.id]):
             above = {mine: theirs for theirs, mine in columns.keeps.items()}
-            keys = {place: above[name] for place, name in self.keys.items() if name in above}
+            keys = tuple((number, above[name]) for number, name in place.keys if name in above)
             if keys and (may[port] or node.id in self._graph.picked):
-                self.keys = keys
-                return node.inputs[port]
+                return _Reached(node.inputs[port], keys, place.scattered)
         return None

@@ -156,6 +156,8 @@ class LiveGraph:
 
     def meets_itself(self, node: Node, port: int) -> bool:
         """Whether rows of one forked stream come on this port of the node and on another one, however far around."""
+        if node.inputs[port] not in self.forked:
+            return False
         mine = self.upstream(node.inputs[port])
         others = (source for number, source in enumerate(node.inputs) if number != port)
         return any(mine & self.upstream(source) for source in others)

@@ -326,6 +326,7 @@ class Task:
         except BaseException:
             self._query.cancel()
             raise
+        self._sources = len(self.readers)
         self._cutting = TaskCutting(
             self.drivers,
             [each for driver in self.drivers for each in driver.partitions if not each.channels[0].is_local],
@@ -473,7 +474,7 @@ class Task:
     def rounds_proposed(self, driver: DriverView, checkpoint: CheckpointId, rounds: Sequence[int]) -> None:
         """Sources of a driver stand at the end of their rounds (called by the driver)."""
         with self._lock:
-            latest = self._checkpoints.proposed(checkpoint, rounds, len(self.readers))
+            latest = self._checkpoints.proposed(checkpoint, rounds, self._sources)
             if latest is not None:
                 self._events.add(lambda listener: listener.round_proposed(checkpoint, latest))
         self._events.notify()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -308,9 +308,14 @@ class _Builder:
         self._register(driver, pipeline, feeds, [channel for partition in partitions for channel in partition.channels])
         return driver
 
+    @cached_property
+    def _local_schemas(self) -> dict[str, pa.Schema]:
+        """Of the edges within the task."""
+        ports = (port for pipeline in self._stage.pipelines for port in pipeline.ports)
+        return {port.id: port.schema for port in ports if port.kind == "local"}
+
     def _schemas(self, pipeline: PipelinePlan, leaving: pa.Schema | None) -> DriverSchemas:
-        ports = [port for each in self._stage.pipelines for port in each.ports if port.kind == "local"]
-        local = (port.schema for port in ports for output in pipeline.outputs if output.id == port.id)
+        local = (self._local_schemas[output.id] for output in pipeline.outputs if output.id in self._local_schemas)
         out = next(local, None) if leaving is None else leaving
         return DriverSchemas(
             [port.schema for port in pipeline.ports], [each.inputs for each in pipeline.operators], out

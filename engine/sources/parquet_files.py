@@ -17,7 +17,7 @@ from ..core.errors import DataError
 from ..core.operator import OUTPUT_BYTES
 from ..files.object_files import files_of
 from ..files.paths import ROWS_PER_BATCH, DataFile, is_local
-from ..kernels.row_bits import total_bits
+from ..kernels.row_bits import fixed_bits, total_bits
 from .parquet_index import may_be_asked
 
 BUFFER_BYTES = 64 * 1024
@@ -125,23 +125,36 @@ def parquet_file(
 
 
 class Pace:
-    """How many rows of a row group to read next (``parquet``, rule 7): by its footer, then by the batch before."""
+    """How many rows of a row group to read next (``parquet``, rule 7): by its footer, then by the batch before. Where
+    all rows have the same bits, as many as a chunk has, so that no chunk is put together of several batches."""
 
     def __init__(self, group: parquet.RowGroupMetaData, schema: pa.Schema) -> None:
-        self.rows = rows_at_once(group, schema.names)
-        if any(_may_be_wider(each) for each in leaves_of(group, schema.names)):
+        self._same = _rows_of_a_chunk(schema)
+        self.rows = self._same or rows_at_once(group, schema.names)
+        if not self._same and any(_may_be_wider(each) for each in leaves_of(group, schema.names)):
             self.rows = min(self.rows, PROBE_ROWS)
         self._has_words = any("dictionary<" in str(type) for type in schema.types)
         self._read = self._most = 0
 
     def read(self, records: pa.RecordBatch) -> None:
         """These were read."""
+        if self._same:
+            return
         self._read, self._most = self._read + records.num_rows, max(self._most, records.num_rows)
         # words count once, and bits cost a tenth
         bytes = total_bits(records) // 8 if self._has_words else records.nbytes
         fitting = records.num_rows * OUTPUT_BYTES // max(bytes, 1)
         to_chunk = ROWS_PER_BATCH - self._read % ROWS_PER_BATCH  # else chunks would be put together of two batches each
         self.rows = max(1, min(fitting, GROWTH * self._most, to_chunk))
+
+
+def _rows_of_a_chunk(schema: pa.Schema) -> int | None:
+    """As ``RowStream`` cuts them, if types tell that and they are fewer than ``ROWS_PER_BATCH``."""
+    bits = [None if pa.types.is_dictionary(type) else fixed_bits(type) for type in schema.types]
+    if None in bits:
+        return None
+    rows = 8 * OUTPUT_BYTES // max(1, sum(each or 0 for each in bits))
+    return max(1, rows) if rows < ROWS_PER_BATCH else None
 
 
 def bounded_batches(file: parquet.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
