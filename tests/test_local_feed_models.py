@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
 
 import penstock as ps
+from penstock.actors.feed.models import ModelBook
 from penstock.actors.feed.prefetch import Prefetcher
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.feed import server as feed_desk
@@ -39,6 +41,25 @@ def start(tmp_path):
 @pytest.fixture(scope="module")
 def expected():
     return batches_of(feeding())
+
+
+def test_job_that_shuts_down_waits_for_the_record_that_it_writes(start, monkeypatch):
+    write, begun, written = ModelBook.write, threading.Event(), []
+
+    def slowly(book, record):
+        begun.set()
+        time.sleep(0.3)
+        write(book, record)
+        written.append(record.model)
+
+    monkeypatch.setattr(ModelBook, "write", slowly)
+    job = start()
+    with job.feed().reader(timeout=60) as reader:
+        take(reader, 2)
+        reader.commit("m")
+        assert begun.wait(60)
+        job.shutdown()
+        assert written == ["m"]
 
 
 def go_on(job):

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 
@@ -43,6 +44,9 @@ from ..protocol.messages import UNKNOWN_TIME
 from ..storage.damage import FROM_A_COPY, decoding
 from ..storage.log import LogTail
 from ..storage.snapshots import SnapshotFiles
+
+LAST_WRITE = 5.0
+"""Seconds that closing waits for what is being written, to a store that does not answer, say."""
 
 PIN_SECONDS = 30.0
 ASK_AGAIN = 2.0
@@ -155,6 +159,8 @@ class ModelBinder:
         self._log = LogTail(folder, plan.name)
         self._report = report
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-models")
+        self._closing = threading.Event()
+        self._running: set[Future[None]] = set()
 
     def bind(
         self,
@@ -167,19 +173,27 @@ class ModelBinder:
         """Bind a model and call ``done``: "" when it is bound, why it is refused, or None if the checkpoint is not kept
         any more and a newer one must do. ``behind``: ranks that have not taken all that it covers."""
         if commit.step == FORGET:
-            self._thread.submit(self._carry_out, partial(self._forget, feed, commit.model), done)
+            work: Callable[[], str | None] = partial(self._forget, feed, commit.model)
         else:
-            self._thread.submit(self._carry_out, partial(self._bind, feed, commit, checkpoint, behind), done)
+            work = partial(self._bind, feed, commit, checkpoint, behind)
+        running = self._thread.submit(self._carry_out, work, done)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
 
     def close(self) -> None:
-        """Let what runs end and start nothing new."""
+        """Start nothing new, and wait for what is being written: whoever closes may remove the folder next."""
+        self._closing.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
+        wait(tuple(self._running), LAST_WRITE)
 
     def _carry_out(self, work: Callable[[], str | None], done: Callable[[str | None], None]) -> None:
+        """``done`` is not called once it closes: the ranks learn that the job is over."""
         try:
-            done(work())
+            answer = work()
         except (PenstockError, OSError) as error:
-            done(f"it could not be written down: {error}")
+            answer = f"it could not be written down: {error}"
+        if not self._closing.is_set():
+            done(answer)
 
     def _bind(
         self, feed: str, commit: Commit, checkpoint: CheckpointId, behind: tuple[RankProgress, ...]
@@ -214,7 +228,7 @@ class ModelBinder:
         time."""
         until, again = time.monotonic() + PIN_SECONDS, 0.0
         self._log.follow()
-        while (now := time.monotonic()) < until:
+        while (now := time.monotonic()) < until and not self._closing.is_set():
             if has_come():
                 return True
             if now >= again:
@@ -224,7 +238,7 @@ class ModelBinder:
                     return False
                 self._report(request)
                 again = now + ASK_AGAIN
-            time.sleep(PAUSE)
+            self._closing.wait(PAUSE)
             self._log.follow(ahead=1)
         return False
 
