@@ -57,8 +57,21 @@ def check(folder: Path, expected: list[list[int]], ranks: tuple[int, int]) -> No
     assert first | second == set(range(len(expected)))
 
 
-@pytest.mark.parametrize("example", ["ddp.py", "fsdp.py", "lightning_ddp.py"])
-def test_training_that_was_killed_goes_on_with_other_ranks(example: str, tmp_path: Path, cluster: str) -> None:
+@pytest.mark.parametrize(
+    ("example", "others"),
+    [
+        ("ddp.py", 3),
+        ("fsdp.py", 3),
+        ("lightning_ddp.py", 3),
+        ("accelerate_ddp.py", 1),
+        ("hf_trainer.py", 1),
+        ("jax_ddp.py", 1),
+    ],
+)
+def test_training_that_was_killed_goes_on_with_other_ranks(
+    example: str, others: int, tmp_path: Path, cluster: str
+) -> None:
+    """With more of them, or with one: ranks of the large frameworks take long to import them."""
     expected, folder = undisturbed(example), tmp_path / "out"
     command = [str(EXAMPLES / example), "--folder", str(folder)]
     with Household(tmp_path) as household:
@@ -66,9 +79,9 @@ def test_training_that_was_killed_goes_on_with_other_ranks(example: str, tmp_pat
         first.wait_for(lambda: 14 in steps(folder, 2), 240)
         os.killpg(first.popen.pid, signal.SIGKILL)
         first.popen.wait(60)
-        done = household.python(*command, "--ranks", "3", RAY_ADDRESS=cluster).wait()
+        done = household.python(*command, "--ranks", str(others), RAY_ADDRESS=cluster).wait()
         assert done.returncode == 0, done
-    check(folder, expected, (2, 3))
+    check(folder, expected, (2, others))
 
 
 def test_ray_train_goes_on_after_a_worker_and_after_the_script_with_other_ranks(tmp_path: Path, cluster: str) -> None:

@@ -429,8 +429,9 @@ class Reader:
     def loader(self, *, fetches_ahead: bool = True, **arguments: Any) -> Loader:
         """What Lightning and its like take for a data loader: iterating gives an epoch of ``iter_torch_batches`` with
         these arguments, and there are ``state_dict`` and ``load_state_dict``. ``fetches_ahead``: the framework asks for
-        a batch before the model has seen the one before, as Lightning and Accelerate do; steps, states and models count
-        the batches that the model has seen."""
+        a batch before the model has seen the one before, as Lightning does; steps, states and models count the batches
+        that the model has seen. Accelerate and Trainer do not (``prepare`` wraps none but torch's own loaders): there,
+        and in a loop of one's own, say False."""
         unknown = set(arguments) - set(inspect.signature(self.iter_torch_batches).parameters)
         if unknown:
             raise ConfigurationError(

@@ -225,8 +225,9 @@ class Stateful(Protocol):
 
 
 class Loader:
-    """What Lightning and Accelerate take for a data loader: epochs of torch batches, and a state. It has no length, so
-    that a framework that looks one batch ahead does so always. Made by ``Reader.loader``."""
+    """What Lightning and Trainer take for a data loader: epochs of torch batches, and a state. It has no length, so
+    that a framework that looks one batch ahead does so always. It is none of torch's, which Accelerate would wrap, and
+    so divide a second time what is divided among ranks. Made by ``Reader.loader``."""
 
     def __init__(self, reader: Stateful, batches: Callable[[], Iterator[Any]]) -> None:
         self.reader = reader
