@@ -8,6 +8,8 @@
 #   make mutation     MUTANTS=40 changed lines in each of four pure cores, and how many of them the tests notice
 #   make check        ruff, mypy --strict on the built wheel, the architecture test
 #   make docs         the documentation as a site, in build/site; a warning is an error
+#   make versions     the pure tests on every Python promised, with the lowest and the newest pyarrow and numpy, and the wheel as
+#                     users get it: its metadata, the README's ten lines in a bare environment, its types
 #   make bench        Penstock beside its peers, short: a table, and benchmarks/results/latest.json
 #   make bench-checkpoints  what checkpoints cost: a table, and benchmarks/results/checkpoints.json
 #   make bench-full   the same with more data and rounds, and every script in benchmarks/
@@ -22,7 +24,7 @@
 # ARGS=… is handed on to pytest, to the demo or to the benchmarks: make test ARGS="-k barrier", make demo ARGS="--scale 2".
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast coverage mutation check lint types architecture docs bench bench-checkpoints bench-full chaos simulate wheels lock clean
+.PHONY: help venv demo test test-fast coverage mutation check lint types architecture versions docs bench bench-checkpoints bench-full chaos simulate wheels lock clean
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -125,6 +127,10 @@ architecture: $(READY)
 	@$(PYTEST) -q tests/test_architecture.py
 
 # Peers get environments of their own under build/peers. ARGS="ray --only group" runs a part, ARGS=--docs writes the docs.
+versions: $(READY)
+	@$(PY) -m nox --version >/dev/null 2>&1 || $(PY) -m pip install --quiet 'nox>=2026'
+	@$(PY) -m nox $(ARGS)
+
 docs: $(READY)
 	@$(PY) -m sphinx -q -W --keep-going -b html docs build/site $(ARGS)
 	@echo "build/site/index.html"

@@ -94,7 +94,8 @@ class BuildPy(build_py):
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
         found = super().find_package_modules(package, package_dir)
-        return [each for each in found if each[:2] != ("penstock", "setup")]  # the checkout's root is the package
+        # the checkout's root is the package
+        return [each for each in found if each[0] != "penstock" or each[1] not in ("noxfile", "setup")]
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
         library = getattr(self, "_library", None)

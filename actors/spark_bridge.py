@@ -236,8 +236,15 @@ def _raydp() -> Any:
     try:
         import raydp
     except ImportError as error:
-        raise ConfigurationError(f"Spark support is incomplete: {error}", "pip install 'penstock[spark]'") from error
+        raise ConfigurationError(f"Spark support is incomplete: {error}", _remedy()) from error
     return raydp
+
+
+def _remedy() -> str:
+    """PySpark 3.5, which RayDP needs, ends at Python 3.11; the extra is empty on later ones."""
+    if sys.version_info >= (3, 12):
+        return "use Python 3.11, the last one of PySpark 3.5: RayDP goes no further; all else runs on 3.12 and 3.13"
+    return "pip install 'penstock[spark]'"
 
 
 def _shortage(executors: int, cores: int, memory: str) -> str:

@@ -19,7 +19,7 @@ import pytest
 CHECKOUT = Path(__file__).parent.parent
 FOLDERS = ("engine", "coordinator", "actors", "jobs")
 LIBRARY = Path("engine/kernels/_native.so")
-FILES = ("pyproject.toml", "setup.py", "__init__.py", "py.typed", "README.md", "LICENSE")
+FILES = ("pyproject.toml", "setup.py", "noxfile.py", "__init__.py", "py.typed", "README.md", "LICENSE")
 
 LIST_HEAVY_MODULES = """
 import importlib, sys

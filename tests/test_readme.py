@@ -1,4 +1,4 @@
-"""The README's scripts run as they stand there."""
+"""The scripts of the README, and of the pages that it leads to, run as they stand there."""
 
 import re
 import subprocess
@@ -13,16 +13,32 @@ import pytest
 import penstock
 from penstock.jobs import flights_data
 
-README = Path(__file__).parent.parent / "README.md"
+CHECKOUT = Path(__file__).parent.parent
+PAGES = ("README.md", "docs/running.md", "docs/training.md")
 
 
 def scripts() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    text = "".join((CHECKOUT / page).read_text() for page in PAGES)
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
 def script() -> str:
     """The first one, a whole program."""
     return scripts()[0]
+
+
+def late_flights(folder: Path, text: str) -> str:
+    """What the program prints; its rows are looked at."""
+    flights_data.unpack(folder)
+    (folder / "late.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "late.py"], cwd=folder, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    late = ds.dataset(folder / "late-flights").to_table()
+    assert late.num_rows == 26_581
+    assert late.schema.names == ["origin", "dest", "carrier", "hours"]
+    return done.stdout
 
 
 def test_split_sets_of_a_warm_plan_come_out_one_after_the_other(tmp_path, monkeypatch, capsys):
@@ -70,27 +86,12 @@ def test_script_has_about_ten_lines():
     assert len([line for line in script().splitlines() if line.strip()]) <= 10
 
 
-@pytest.mark.ray
 def test_script_writes_the_late_flights(tmp_path):
-    flights_data.unpack(tmp_path)
-    (tmp_path / "late.py").write_text(script())
-    done = subprocess.run(
-        [sys.executable, "late.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "gaps 0, repeats 0" in done.stdout
-    late = ds.dataset(tmp_path / "late-flights").to_table()
-    assert late.num_rows == 26_581
-    assert late.schema.names == ["origin", "dest", "carrier", "hours"]
+    assert "gaps 0, repeats 0" in late_flights(tmp_path, script())
 
 
-def test_script_runs_embedded_too(tmp_path):
-    flights_data.unpack(tmp_path)
-    embedded = script().replace("ps.run(flow, parallelism=2, ", "ps.run_local(flow, parallelism=2, ")
-    assert embedded != script()
-    (tmp_path / "late.py").write_text(embedded)
-    done = subprocess.run(
-        [sys.executable, "late.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert ds.dataset(tmp_path / "late-flights").count_rows() == 26_581
+@pytest.mark.ray
+def test_script_runs_on_ray_too(tmp_path):
+    on_ray = script().replace("ps.run_local(", "ps.run(")
+    assert on_ray != script()
+    assert "gaps 0, repeats 0" in late_flights(tmp_path, on_ray)
