@@ -25,7 +25,7 @@ Rules:
 #endif
 
 /* Changes with every change of a function's name, arguments or meaning. */
-API int64_t penstock_kernels(void) { return 13; }
+API int64_t penstock_kernels(void) { return 14; }
 
 #define FIRST UINT64_C(0x9E3779B97F4A7C15)
 #define SECOND UINT64_C(0xD6E8FEB86659FD93)
@@ -103,39 +103,75 @@ static inline uint64_t bits_of(double number) {
     const double even = number + 0.0; /* both zeros are one */
     uint64_t bits;
     memcpy(&bits, &even, 8);
-    return number == number ? bits : UINT64_C(0x7FF8000000000000);
+    return bits << 1 > UINT64_C(0xFFE0000000000000) ? UINT64_C(0x7FF8000000000000) : bits; /* no comparison of doubles */
 }
 
-/* Those of lists that stand one behind the other, with so many numbers each, none of them null. */
-#define HASH_LISTS(NAME, TYPE, AS_BITS)                                                                              \
-    API void penstock_hash_lists_##NAME(const TYPE *numbers, const int64_t *counts, int64_t rows, uint64_t *found) { \
-        for (int64_t row = 0; row < rows; row++) {                                                                   \
-            const int64_t count = counts[row];                                                                       \
-            uint64_t sum = (uint64_t)count * UINT64_C(0xE7037ED1A0B428DB);                                           \
-            for (int64_t i = 0; i < count; i++) sum += placed(mixed(AS_BITS(numbers[i])), (uint64_t)i);              \
-            found[row] = mixed(sum);                                                                                 \
-            numbers += count;                                                                                        \
-        }                                                                                                            \
-    }
+/* What the compiler makes of such a loop with AVX-512, which multiplies eight words at once, is four times as fast from
+ * so many numbers on. Asked of the processor itself: not every compiler's library knows it. */
+#define LONG 32
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(_WIN32)
+#include <cpuid.h>
+#define WIDE __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw")))
+#define KEPT 0xE6                               /* the system keeps all of its registers */
+#define OF_PROCESSOR (1U << 27)                 /* and says so */
+#define NEEDED (1U << 16 | 1U << 17 | 1U << 30 | 1U << 31)
+
+/* Whether this processor has it. */
+API int64_t penstock_is_wide(void) {
+    uint32_t a, b, c, d, low, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OF_PROCESSOR)) return 0;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & KEPT) != KEPT || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
+    return (b & NEEDED) == NEEDED;
+}
+#else
+#define WIDE
+API int64_t penstock_is_wide(void) { return 0; }
+#endif
+
 #define SIGNED_BITS(x) ((uint64_t)(int64_t)(x))
+#define LENGTH UINT64_C(0xE7037ED1A0B428DB)
+
+#define SUM_OF_LIST(NAME, TYPE, AS_BITS)                                                                             \
+    uint64_t NAME(const TYPE *numbers, int64_t count) {                                                              \
+        uint64_t sum = (uint64_t)count * LENGTH;                                                                     \
+        for (int64_t i = 0; i < count; i++) sum += placed(mixed(AS_BITS(numbers[i])), (uint64_t)i);                  \
+        return mixed(sum);                                                                                           \
+    }
+
+/* Those of lists that stand one behind the other, with so many numbers each, none of them null. ``wide``: as long ones
+ * may be hashed here, if ``penstock_is_wide`` says so. */
+#define HASH_LISTS(NAME, TYPE, AS_BITS)                                                                              \
+    static inline SUM_OF_LIST(list_##NAME, TYPE, AS_BITS)                                                            \
+    WIDE static SUM_OF_LIST(wide_list_##NAME, TYPE, AS_BITS)                                                         \
+    API void penstock_hash_lists_##NAME(const TYPE *numbers, const int64_t *counts, int64_t rows, int64_t wide,      \
+                                        uint64_t *found) {                                                           \
+        for (int64_t row = 0; row < rows; numbers += counts[row++])                                                  \
+            found[row] = wide && counts[row] >= LONG ? wide_list_##NAME(numbers, counts[row])                        \
+                                                     : list_##NAME(numbers, counts[row]);                            \
+    }
 
 /* Of one byte there are 256, which are mixed beforehand, and multiplied as ``placed`` would: it multiplies a sum. */
+static inline uint64_t list_of_bytes(const uint64_t *of, const uint8_t *bytes, int64_t count) {
+    uint64_t sum = (uint64_t)count * LENGTH;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t x = of[bytes[i]] + ((uint64_t)i + 1) * (PLACE * FIRST);
+        x ^= x >> 32;
+        x *= SECOND;
+        sum += x ^ (x >> 32);
+    }
+    return mixed(sum);
+}
+
 #define HASH_BYTES(NAME, TYPE)                                                                                       \
-    API void penstock_hash_lists_##NAME(const TYPE *numbers, const int64_t *counts, int64_t rows, uint64_t *found) { \
+    WIDE static SUM_OF_LIST(wide_list_##NAME, TYPE, SIGNED_BITS)                                                     \
+    API void penstock_hash_lists_##NAME(const TYPE *numbers, const int64_t *counts, int64_t rows, int64_t wide,      \
+                                        uint64_t *found) {                                                           \
         uint64_t of[256];                                                                                            \
         for (int byte = 0; byte < 256; byte++) of[byte] = mixed(SIGNED_BITS((TYPE)byte)) * FIRST;                    \
-        for (int64_t row = 0; row < rows; row++) {                                                                   \
-            const int64_t count = counts[row];                                                                       \
-            uint64_t sum = (uint64_t)count * UINT64_C(0xE7037ED1A0B428DB);                                           \
-            for (int64_t i = 0; i < count; i++) {                                                                    \
-                uint64_t x = of[(uint8_t)numbers[i]] + ((uint64_t)i + 1) * (PLACE * FIRST);                          \
-                x ^= x >> 32;                                                                                        \
-                x *= SECOND;                                                                                         \
-                sum += x ^ (x >> 32);                                                                                \
-            }                                                                                                        \
-            found[row] = mixed(sum);                                                                                 \
-            numbers += count;                                                                                        \
-        }                                                                                                            \
+        for (int64_t row = 0; row < rows; numbers += counts[row++])                                                  \
+            found[row] = wide && counts[row] >= LONG ? wide_list_##NAME(numbers, counts[row])                        \
+                                                     : list_of_bytes(of, (const uint8_t *)numbers, counts[row]);     \
     }
 
 HASH_BYTES(i8, int8_t)

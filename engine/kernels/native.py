@@ -24,7 +24,7 @@ import pyarrow as pa
 from .pieces import Positions
 from .scratch import NEW_KEYS, scratch_buffer
 
-VERSION = 13
+VERSION = 14
 """That of ``native.c``: a library that is left from another one is not used."""
 
 BRIEF = 4 * 1024
@@ -50,7 +50,8 @@ _FUNCTIONS = {
     **dict.fromkeys(["parts_of_i32", "parts_of_i64"], "piip"),
     "part_order": "pipipp",
     "hash_spans": "pppip",
-    **{f"hash_lists_{kind}": "ppip" for kind in _NUMBERS.values()},
+    "is_wide": "",
+    **{f"hash_lists_{kind}": "ppiip" for kind in _NUMBERS.values()},
     "number_places": "pppiipippp",
     "number_keys": "piippipipp",
     **dict.fromkeys(["number_strings", "number_large_strings"], "ppipppipiipp"),
@@ -106,6 +107,8 @@ class Kernels:
 
     def __init__(self, path: Path, *, brief: bool = False) -> None:
         self._functions = functions_of(path, "kernels", VERSION, _FUNCTIONS, brief=brief)
+        #: long lists are hashed with AVX-512
+        self.is_wide = bool(self._functions["is_wide"]())
 
     # ------------------------------------------------------------------ parts of an exchange
 
@@ -143,7 +146,7 @@ class Kernels:
         if kind is None:
             return None
         found = np.empty(len(counts), dtype=np.uint64)
-        self._functions[f"hash_lists_{kind}"](_at(numbers), _at(counts), len(counts), _at(found))
+        self._functions[f"hash_lists_{kind}"](_at(numbers), _at(counts), len(counts), self.is_wide, _at(found))
         return found
 
     # ------------------------------------------------------------------ numbers of keys
