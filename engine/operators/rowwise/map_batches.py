@@ -44,7 +44,7 @@ from ...core.errors import DataError, FlowError, PenstockError
 from ...core.operator import Background, Emitter, OperatorContext, Output, Stateless, Steps, run_at_once
 from ...core.schemas import check_distinct, check_inputs, no_rows
 from ...core.traits import Emission, Lineage, State, Traits
-from ...core.user_code import is_to_be_told, raised
+from ...core.user_code import is_to_be_told, raised, text_of
 from ...expressions.evaluator import single_array
 from ...kernels.pieces import Bound, cut
 from .bad_rows import ERROR
@@ -215,7 +215,7 @@ class RunningMapBatches(Stateless):
         half = batch.records.num_rows // 2
         if not half:
             told = {
-                "reason": f"{type(error).__name__}: {error}"[:MOST_TEXT],
+                "reason": _printable(f"{type(error).__name__}: {text_of(error)}")[:MOST_TEXT],
                 "row": _row_text(batch.records, self._columns),
             }
             nulls = [pa.nulls(1, each.type) for each in self._schema]
@@ -439,6 +439,11 @@ def _completed(columns: Sequence[pa.Array], rows: int, schema: pa.Schema) -> pa.
     """The columns, and nulls in those of the schema behind them."""
     further = [pa.nulls(rows, each.type) for each in list(schema)[len(columns) :]]
     return pa.RecordBatch.from_arrays([*columns, *further], schema=schema)
+
+
+def _printable(text: str) -> str:
+    """The text; surrogates, which no column of texts can hold, as a program writes them."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _row_text(records: pa.RecordBatch, columns: Sequence[str]) -> str:

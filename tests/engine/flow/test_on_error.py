@@ -88,6 +88,27 @@ def test_bytes_and_values_that_are_no_json_are_told() -> None:
     assert json.loads(found["_error"]["row"]) == {"image": "3 bytes", "day": "1970-01-01"}
 
 
+class SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("no \udc80"), r"ValueError: no \udc80"),
+        (SpeechlessError(), "SpeechlessError: (it cannot be printed)"),
+    ],
+)
+def test_a_row_is_bad_whatever_the_error_says(error: Exception, reason: str) -> None:
+    def fail(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise error
+
+    (found,) = rows().limit(1).map_batches(fail, SCHEMA, on_error="keep").to_arrow().to_pylist()
+    assert found["_error"]["reason"] == reason
+    assert rows().limit(1).map_batches(fail, SCHEMA, on_error="skip").count() == 0
+
+
 def test_keys_with_whose_rows_a_function_raises() -> None:
     def total(rows: pa.RecordBatch) -> dict[str, list[int]]:
         twice(rows)
