@@ -101,7 +101,7 @@ def run_local(
         threads=threads,
         fused=asked is None and from_snapshot is None and threads != 0,
     )
-    start_over(flow, asked, name or flow.name, resume)
+    start_over(flow, asked, name or flow.name, resume, planned, from_snapshot=from_snapshot, take_over=take_over)
     check_first(flow, planned, asked, resume=resume, from_snapshot=from_snapshot, take_over=take_over)
     flow = hand_over(flow, asked, name=name, resume=resume, on_ray=False, from_snapshot=from_snapshot)
     place = asked or temporary_place()

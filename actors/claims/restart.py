@@ -13,25 +13,42 @@ Rules:
 
 from __future__ import annotations
 
+import os
 import uuid
-from typing import cast
+from collections.abc import Callable
+from dataclasses import replace
 
 from ...coordinator.log.recovery import generation_of
 from ...coordinator.model.manifest import LogEntry, Restarted, closing_entry, split_dropped
-from ...engine.core.errors import ConfigurationError, PenstockError
-from ...engine.core.operator import SinkConfig
-from ...engine.files.paths import safe_name
-from ...engine.planner.graph import Graph
+from ...engine.core.errors import ConfigurationError
+from ...engine.core.identity import JobIdentity
+from ...engine.files.paths import absolute, safe_name
+from ...engine.flow.flow import Flow
+from ...engine.flow.handoff import has_deferred, not_handed_over
+from ...engine.plan.plan import JobPlan
 from ..storage.log import create_entry, is_before, naming_log, read_entries
 from ..storage.stores import open_store
+from .inputs import settle
+from .ownership import check_stores, examine_outputs
 from .place import Place, Resume
+from .start import manifest_of
 
 _OTHERS = {"splits": "was fed split sets", "feeds": "was read by ranks", "models": "was read by ranks"}
 """What lies below the job's folder of which somebody else may depend, and why."""
 
 
-def start_over(flow: Graph, place: Place | None, job: str, resume: Resume) -> None:
-    """Begin the log in ``place`` anew if that was asked for and there is one. Raises PenstockError."""
+def start_over(
+    flow: Flow,
+    place: Place | None,
+    job: str,
+    resume: Resume,
+    planned: Callable[[Flow], JobPlan],
+    *,
+    from_snapshot: str | os.PathLike[str] | None = None,
+    take_over: bool = False,
+) -> None:
+    """Begin the log in ``place`` anew if that was asked for and there is one. Raises PenstockError. ``planned`` and
+    what follows are what the job will begin with."""
     if resume != "restart" or place is None or not place.stays:
         return
     store = open_store(place.folder)
@@ -42,8 +59,8 @@ def start_over(flow: Graph, place: Place | None, job: str, resume: Resume) -> No
         return
     begun = entries[-1]
     if not isinstance(begun, Restarted):
-        _check(entries, keys, place.folder, job)
-        _check_outputs(flow, job)
+        _check(entries, keys, place.folder, job, from_snapshot)
+        _check_beginning(flow, planned, place.folder, from_snapshot, take_over)
         begun = Restarted(
             number=entries[-1].number + 1, generation=max(map(generation_of, entries)), by=uuid.uuid4().hex
         )
@@ -58,7 +75,9 @@ def start_over(flow: Graph, place: Place | None, job: str, resume: Resume) -> No
             store.delete(key)
 
 
-def _check(entries: list[LogEntry], keys: list[str], folder: str, job: str) -> None:
+def _check(
+    entries: list[LogEntry], keys: list[str], folder: str, job: str, from_snapshot: str | os.PathLike[str] | None
+) -> None:
     if closing_entry(split_dropped(entries)[0]) is None:
         raise ConfigurationError(
             f"job {job!r} in {folder} is not over: its log is open, and a run may go on from it",
@@ -71,13 +90,27 @@ def _check(entries: list[LogEntry], keys: list[str], folder: str, job: str) -> N
                 f"job {job!r} in {folder} {why}: what they depend on lies there, in {kind}/",
                 "choose another checkpoint folder to run it again, or remove this one",
             )
+    if from_snapshot is not None and absolute(from_snapshot).rstrip("/") == f"{folder.rstrip('/')}/{safe_name(job)}":
+        raise ConfigurationError(
+            f"job {job!r} is to begin anew, and to start from its own last checkpoint in {folder}, which goes then",
+            "start from a savepoint, or give the new run another checkpoint folder",
+        )
 
 
-def _check_outputs(flow: Graph, job: str) -> None:
-    """Refuse outputs that a new run could not write, while the former job is still there."""
-    for node in flow.nodes:
-        if node.schema is None:
-            try:
-                cast(SinkConfig, node.config).check(job)
-            except PenstockError as error:
-                raise error.at(node.id) from error
+def _check_beginning(
+    flow: Flow,
+    planned: Callable[[Flow], JobPlan],
+    folder: str,
+    from_snapshot: str | os.PathLike[str] | None,
+    take_over: bool,
+) -> None:
+    """Refuse inputs, outputs and a plan that the new run would be refused for, while the former job is still there."""
+    plan = planned(not_handed_over(flow)) if has_deferred(flow) else settle(flow, None, keeps=False).planned(planned)
+    ancestors: tuple[str, ...] = ()
+    if from_snapshot is not None:
+        manifest = manifest_of(from_snapshot)
+        ancestors = (*manifest.ancestors, manifest.uuid)
+    plan = replace(plan, uuid=uuid.uuid4().hex)
+    plan.check(bool(ancestors), folder)
+    examine_outputs(plan, JobIdentity(plan.uuid, ancestors=ancestors), (), folder, take_over)
+    check_stores(plan, folder)

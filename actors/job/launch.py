@@ -99,7 +99,13 @@ def run(
     planned = partial(
         plan_job, parallelism=parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads
     )
-    start_over(flow, place, name or flow.name, resume)
+
+    def runnable(flow: Flow) -> JobPlan:
+        plan = planned(flow)
+        _check(plan, runtime, place, resume, from_snapshot or resume_model)
+        return plan
+
+    start_over(flow, place, name or flow.name, resume, runnable, from_snapshot=from_snapshot, take_over=take_over)
     known = check_first(flow, planned, place, resume=resume, from_snapshot=from_snapshot, take_over=take_over)
     if known is not None:
         _check(known, runtime, place, resume, from_snapshot or resume_model)

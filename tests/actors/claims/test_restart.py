@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
@@ -16,6 +17,7 @@ from penstock.actors.storage.stores import open_store
 from penstock.coordinator.log.recovery import generation_of
 from penstock.coordinator.model.manifest import Claim, Restarted
 from penstock.engine.core.errors import ConfigurationError, FlowError, StorageError, UserCodeError
+from penstock.engine.planner.pipelines import plan_job
 from penstock.engine.sinks.file_committer import FileCommitter
 from support.bucket_twin import BucketTwin
 
@@ -160,6 +162,36 @@ def test_outputs_that_could_not_be_written_refuse_the_restart_before_anything_is
     assert files(state) == before
 
 
+@pytest.mark.parametrize("case", ["input is gone", "output is in use", "output in the checkpoints", "its own snapshot"])
+def test_whatever_refuses_the_new_run_refuses_it_before_anything_is_deleted(case: str, tmp_path: Path) -> None:
+    state, given = tmp_path / "state", tmp_path / "in.parquet"
+    pq.write_table(pa.table({"id": range(5)}), given)
+
+    def made(out: Path) -> ps.Flow:
+        flow = ps.Flow("nightly")
+        flow.read_parquet(given).write_parquet(out, mode="overwrite")
+        return flow
+
+    run(made(tmp_path / "out"), checkpoints=state)
+    before = files(state)
+    out, options = tmp_path / "out", {}
+    if case == "output is in use":
+        other = ps.Flow("other")
+        other.from_tables(pa.table({"id": range(500)}), rate=100.0).write_parquet(out := tmp_path / "other")
+        with ps.run_local(other, checkpoints=ps.Checkpoints(tmp_path / "others", every="20ms")) as job:
+            job.wait_until(lambda status: status.checkpoints_completed >= 1, 60)
+    elif case == "output in the checkpoints":
+        out = state / "out"
+    elif case == "its own snapshot":
+        options = {"from_snapshot": state / "nightly"}
+    flow = made(out)
+    if case == "input is gone":
+        given.unlink()
+    with pytest.raises(ConfigurationError):
+        run(flow, checkpoints=state, resume="restart", **options)
+    assert files(state) == before
+
+
 def test_a_job_that_may_go_on_is_not_restarted(tmp_path: Path) -> None:
     made = ps.Flow("nightly")
     made.from_tables(pa.table({"id": range(500)}), rate=100.0).write_parquet(tmp_path / "out")
@@ -198,9 +230,9 @@ def test_a_folder_without_a_log_and_a_restart_that_died_before_its_claim_begin_a
     out, state = tmp_path / "out", tmp_path / "state"
     run(flow(out, 2), checkpoints=state, resume="restart")
     place = restart.Place(str(state), None, lambda: None)  # type: ignore[arg-type]
-    restart.start_over(flow(out, 2), place, "nightly", "restart")
+    restart.start_over(flow(out, 2), place, "nightly", "restart", plan_job)
     assert [type(each) for each in read_log_in(str(state), "nightly")] == [Restarted]
-    restart.start_over(flow(out, 2), place, "nightly", "restart")
+    restart.start_over(flow(out, 2), place, "nightly", "restart", plan_job)
     assert [type(each) for each in read_log_in(str(state), "nightly")] == [Restarted]
     run(flow(out, 3), checkpoints=state)
     assert ids(out) == [0, 1, 2]
@@ -224,9 +256,9 @@ def test_what_a_restart_that_died_has_left_goes_when_the_job_is_restarted_again(
     with monkeypatch.context() as patched:
         patched.setattr(type(store), "delete", dies)
         with pytest.raises(DiesError):
-            restart.start_over(flow(out, 2), place, "nightly", "restart")
+            restart.start_over(flow(out, 2), place, "nightly", "restart", plan_job)
     assert former < {*store.list("nightly/state/"), *store.list("nightly/log/")}
-    restart.start_over(flow(out, 2), place, "nightly", "restart")
+    restart.start_over(flow(out, 2), place, "nightly", "restart", plan_job)
     assert not store.list("nightly/state/")
     assert len(store.list("nightly/log/")) == 1
     run(flow(out, 3), checkpoints=state)
@@ -236,13 +268,13 @@ def test_what_a_restart_that_died_has_left_goes_when_the_job_is_restarted_again(
 def test_of_two_that_restart_a_job_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, state = tmp_path / "out", tmp_path / "state"
     run(flow(out, 2), checkpoints=state)
-    check = restart._check_outputs
+    check = restart._check_beginning
 
-    def meanwhile(made: ps.Flow, job: str) -> None:
-        monkeypatch.setattr(restart, "_check_outputs", check)
+    def meanwhile(*given: object) -> None:
+        monkeypatch.setattr(restart, "_check_beginning", check)
         run(flow(out, 4), checkpoints=state, resume="restart")
 
-    monkeypatch.setattr(restart, "_check_outputs", meanwhile)
+    monkeypatch.setattr(restart, "_check_beginning", meanwhile)
     with pytest.raises(ConfigurationError, match="by somebody else"):
         run(flow(out, 3), checkpoints=state, resume="restart")
     assert ids(out) == [0, 1, 2, 3]
