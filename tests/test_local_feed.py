@@ -119,6 +119,39 @@ def test_rank_that_stands_still_delays_no_checkpoint_and_its_feed_does_not_grow(
     job.shutdown()
 
 
+def test_why_says_which_rank_waits_for_data_and_for_which_rank_data_wait():
+    """First the data stand still before their last batch, then a rank does."""
+    gate = threading.Event()
+
+    def hold(batch):
+        if batch.num_rows and batch.column("n")[0].as_py() >= 400:
+            assert gate.wait(60)
+        return batch
+
+    flow = ps.Flow("who-waits", lanes=1)
+    parts = [pa.table({"n": pa.array(range(start, start + 100))}) for start in range(0, 3200, 100)]
+    flow.from_tables(parts).map_batches(hold).feed(100, room=200)
+    with ps.run_local(flow, parallelism=1) as job:
+        readers = [job.feed().reader(rank, 2, timeout=60, prefetch_batches=0) for rank in range(2)]
+        slices = [reader.iter_batches() for reader in readers]
+        for _ in range(4):
+            assert [next(each).num_rows for each in slices] == [50, 50]
+        quick = threading.Thread(target=lambda: next(slices[0]))
+        quick.start()
+        lacking = "feed feed: rank 0 waits for data: rows of the flow: 100 are missing"
+        wait_for(lambda: lacking in job.why())
+        assert lacking in job.feed().status().sentences
+        assert "waits for data: rows of the flow" in str(job.feed().status())
+        gate.set()
+        standing = "feed feed: data wait for rank 1 of 2, which is at batch 4"
+        wait_for(lambda: standing in job.why())
+        assert job.feed().status().waits_for == "rank 1 of 2, which is at batch 4"
+        quick.join(60)
+        assert not any("waits for data" in words for words in job.why())
+        for reader in readers:
+            reader.close(0)
+
+
 def test_ranks_may_leave_at_the_end_though_the_feed_starts_anew_just_then():
     job = ps.run_local(flow_of("filter"))
     assert len(read_group(job.feed(), 3)) == 16
