@@ -287,6 +287,7 @@ def _refuse_collecting(plan: JobPlan) -> None:
         if isinstance(config, CollectSink):
             raise ConfigurationError(
                 "rows collected in an actor never reach this process",
-                "end the stream in write_parquet(…), or run the flow with ps.run_local",
+                "leave collect out and let a job look: stream.to_arrow(run=ps.run), or take, iter_batches, …; "
+                "end the stream in write_parquet(…); or run the flow with ps.run_local",
                 id,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import penstock as ps
+from penstock.engine.core.errors import ConfigurationError
 
 pytestmark = pytest.mark.ray
 
@@ -96,6 +98,16 @@ def test_rows_are_the_same_on_every_runner(shape: str, on_ray: Path) -> None:
     assert given == fed(shape, 0, 1)
     if "sample" not in shape:  # in which lane a split is read is another matter there
         assert given == rows
+
+
+def test_a_job_on_ray_looks_at_the_rows_that_this_process_would_see(cluster: str) -> None:
+    run = partial(ps.run, parallelism=2, address=cluster)
+    rows = ps.Flow("looked-at").from_tables(SPLITS).filter("v % 3 = 0").group_by("k", exchange="key").agg(n="count")
+    assert rows.to_arrow(run=run).equals(rows.to_arrow())
+    assert rows.take(2, run=run) == rows.take(2)
+    rows.collect("rows")
+    with pytest.raises(ConfigurationError, match=r"rows: rows collected in an actor(.|\n)*to_arrow\(run=ps.run\)"):
+        run(rows.flow)
 
 
 def test_a_job_that_is_over_is_run_again_and_replaces_what_it_wrote(cluster: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.engine.core.errors import ConfigurationError, FlowError, UserCodeError
+from penstock.engine.core.errors import ConfigurationError, FlowError, TaskLostError, UserCodeError
 from penstock.engine.flow.row_text import table_text
 from support.guides import blocks
 
@@ -30,6 +30,10 @@ def by_job(given: ps.Stream) -> pa.Table:
     given.collect("found")
     with ps.run_local(given.flow) as job:
         return job.wait(30).result("found")
+
+
+def two_subtasks(flow: ps.Flow) -> ps.Job:
+    return ps.run_local(flow, parallelism=2)
 
 
 def doubled(records: pa.RecordBatch) -> pa.RecordBatch:
@@ -67,6 +71,52 @@ def test_rows_and_their_order_are_those_of_a_job(shape: str) -> None:
     assert found.take(3) == rows.slice(0, 3).to_pylist()
     assert found.count() == rows.num_rows > 4
     assert rows.to_pylist() == by_job(found).to_pylist()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_job_that_is_run_to_look_gives_the_same_rows(shape: str) -> None:
+    found = SHAPES[shape](stream())
+    rows = found.to_arrow()
+    assert found.to_arrow(run=two_subtasks).equals(rows)
+    assert found.take(3, run=two_subtasks) == rows.slice(0, 3).to_pylist()
+    assert found.count(run=two_subtasks) == rows.num_rows
+    sizes = [each.num_rows for each in found.iter_batches(4, run=two_subtasks)]
+    assert sizes == [4] * (rows.num_rows // 4) + [rows.num_rows % 4] * (rows.num_rows % 4 > 0)
+
+
+def test_a_job_that_looks_is_not_the_flows_and_has_ended_with_the_call() -> None:
+    begun: list[ps.Job] = []
+
+    def run(flow: ps.Flow) -> ps.Job:
+        begun.append(ps.run_local(flow))
+        return begun[-1]
+
+    found = stream()
+    found.collect("output")
+    batches = found.iter_batches(10, batch_format="numpy", run=run)
+    assert not begun, "nothing runs before it is asked for"
+    assert next(batches)["v"].tolist() == list(range(10))
+    batches.close()  # type: ignore[attr-defined]
+    assert found.head(0, run=run).equals(found.schema.empty_table())
+    [job] = begun
+    assert job.name.startswith("looking-look-")
+    with pytest.raises(TaskLostError, match="was shut down"):
+        job.checkpoint()
+    assert [node.id for node in found.flow.nodes] == ["rows", "output"]
+
+
+def test_sources_are_not_paced_and_errors_are_those_of_the_job() -> None:
+    paced = ps.Flow("paced").from_tables(SPLITS, rate=0.01)
+    assert paced.count(run=ps.run_local) == 57
+
+    def fail(records: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("too bad")
+
+    with pytest.raises(UserCodeError, match=r"bad: .*too bad"):
+        stream().map_batches(fail, SPLITS[0].schema, name="bad").take(1, run=ps.run_local)
+    fed = ps.Flow("fed").from_split_sets(SPLITS[0].schema, name="in")
+    with pytest.raises(FlowError, match="its rows are fed"):
+        fed.take(1, run=ps.run_local)
 
 
 @pytest.mark.parametrize("exchange", ["gather", "key"])
