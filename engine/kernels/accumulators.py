@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -243,11 +244,17 @@ class FloatSums:
         self.add(state[0], rows)
 
     def state(self) -> State:
-        return (pa.array(self._totals.given(), mask=self._validity.missing()),)
+        return (pa.array(_with_one_nan(self._totals.given()), mask=self._validity.missing()),)
 
     def state_of(self, part: slice | Positions) -> State:
         """The states of some groups."""
-        return (pa.array(self._totals.values[part], mask=self._validity.missing(part)),)
+        return (pa.array(_with_one_nan(self._totals.values[part]), mask=self._validity.missing(part)),)
+
+
+def _with_one_nan(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """All NaN with the same bits: those that an addition gives depend on who compiled it."""
+    is_nan = np.isnan(totals)
+    return np.where(is_nan, np.nan, totals) if is_nan.any() else totals
 
 
 class Merging:

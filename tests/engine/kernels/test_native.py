@@ -223,6 +223,16 @@ def test_totals_are_bit_for_bit_those_of_the_twins(kind: str, groups: int, monke
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("kernels", [COMPILED, None])
+def test_sum_that_is_no_number_has_the_same_bits_whatever_made_it(kernels, monkeypatch) -> None:
+    monkeypatch.setattr(native, "_kernels", kernels)
+    bits = np.array([0x7FF8000000000001, 0xFFF8000000000000, 0x7FF0000000000000, 0xFFF0000000000000], np.uint64)
+    sums = FloatSums()
+    sums.add(pa.array(bits.view(np.float64)), GroupRows(np.array([0, 1, 2, 2]), 3))
+    found = np.frombuffer(sums.state()[0].buffers()[1], np.uint64, 3)
+    assert list(found) == [np.array(np.nan).view(np.uint64)] * 3
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_totals_of_one_pass_are_those_of_a_pass_each(seed: int, monkeypatch) -> None:
     """Any number of sums of whole numbers, decimals and doubles, with rows that the pass cannot take in between."""
