@@ -313,8 +313,10 @@ class ParquetSource:
             return None
         return batch_bytes(self.schema) * (1 + is_guessed(self.schema))
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
+        if self.columns is None:
+            return self._file_schema
         return pa.schema([self._file_schema.field(name) for name in self._wanted])
 
     @cached_property
@@ -364,7 +366,8 @@ class ParquetSource:
         splits: list[ParquetSplit] = []
         # a filter may use any column, so without a projection to go by, all must agree
         needed = self.schema if self.filter is None else self._file_schema
-        needed = pa.schema([each for each in needed if each.name not in self._partitions.schema.names])
+        if told := set(self._partitions.schema.names):
+            needed = pa.schema([each for each in needed if each.name not in told])
         for place, file in enumerate(self._files):
             metadata = read_footer(file)
             found = metadata.schema.to_arrow_schema()
