@@ -61,6 +61,7 @@ class Script:
 SCRIPTS_SHORT = (
     Script("feed.py", peer=True),
     Script("feed_peers.py", ("--only", "Ray Data", "DataLoader", "--rounds", "2"), peer=True),
+    Script("feed_mesh.py", ("--only", "requests")),
     Script("spark_handoff.py"),
     Script("engine.py", ("--batch", "65536"), wanted="batches of 64 Ki"),
     Script("barrier.py", wanted="split set of 15"),

@@ -24,6 +24,7 @@ COLUMNS = {"work", "peer", "ours", "theirs", "unit", "ratio", "spread", "aim", "
         ("coordinator", ()),
         pytest.param("feed", ("--no-peers",), marks=RAY),
         pytest.param("feed_peers", ("--only", "DataLoader", "--shapes", "1"), marks=RAY),
+        ("feed_mesh", ("--only", "requests")),
         ("job_barrier", ("--no-ray",)),
         ("plan", ()),
         ("scheduler", ()),
