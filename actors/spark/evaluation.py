@@ -28,7 +28,7 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -97,14 +97,14 @@ MapOutputs = Mapping[int, tuple[int | None, ...]]
 
 
 class Evaluation:
-    """``answers``: a frame that gives a row for each partition of the frame that is meant. See the module's rules."""
+    """``rdd``: of the JVM, which gives something for each partition of the frame that is meant. See the module's
+    rules."""
 
-    def __init__(self, answers: Any) -> None:
-        self._context = answers.sparkSession.sparkContext
-        self._rdd = answers.rdd
-        self.partitions = int(self._rdd.getNumPartitions())
-        read = _lineage_of(self._rdd._jrdd.rdd(), beyond_shuffles=False)
-        whole = _lineage_of(self._rdd._jrdd.rdd(), beyond_shuffles=True)
+    def __init__(self, context: Any, rdd: Any) -> None:
+        self._context = context
+        self.partitions = int(rdd.getNumPartitions())
+        read = _lineage_of(rdd, beyond_shuffles=False)
+        whole = _lineage_of(rdd, beyond_shuffles=True)
         self._shuffles = read.shuffles
         self._all_shuffles = whole.shuffles
         self._kept = frozenset(read.kept)
@@ -149,10 +149,6 @@ class Evaluation:
         for shuffle in self._all_shuffles:
             if self._tracker.shuffleStatuses().get(shuffle.shuffleId()).isDefined():
                 self._tracker.unregisterAllMapAndMergeOutput(shuffle.shuffleId())
-
-    def compute(self, partitions: Sequence[int]) -> list[Any]:
-        """The answers' rows of these partitions."""
-        return list(self._context.runJob(self._rdd, list, partitions=list(partitions)))
 
     def _now(self) -> MapOutputs:
         return {int(shuffle.shuffleId()): self._outputs_of(shuffle) for shuffle in self._shuffles}

@@ -5,7 +5,8 @@ Rules:
 1. A lease is *one evaluation* of the frame (``evaluation``): it is planned once, what it shuffles is shuffled once, and
    what was shuffled is compared before and after each group. A *group* of partitions is computed by the executors into
    files on their nodes, fetched by the holder (``leased_blocks``), and published; then comes the next one. So
-   Spark holds no more than the rows on their way.
+   Spark holds no more than the rows on their way. Executors write Parquet themselves (``parquet_writer``); where the
+   frame cannot go that way (``parquet_stage.why_not``), their Python workers write Arrow.
 2. One group is under way at a time in this process, of all its leases.
 3. What has not come of a group (an executor or a node died) is computed again. Where something was shuffled again
    meanwhile, the rows may be others: if no reader can have seen one, the frame is planned and evaluated anew; else, and
@@ -25,6 +26,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -37,7 +39,19 @@ from ...engine.core.state_machine import StateMachine
 from ...engine.plan.rounds import CHUNK_ROWS
 from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation, bounded_batches, planned_before
 from .failures import cause_of, detail_of, remedy_of, watched
-from .leased_blocks import LeasedSplit, ask, await_credit, make_spool, parcels_of, remove_spool, start_holder
+from .leased_blocks import (
+    LeasedSplit,
+    Parcel,
+    ask,
+    await_credit,
+    make_spool,
+    parcels_of,
+    remove_spool,
+    spool_folder,
+    start_holder,
+)
+from .parquet_stage import why_not
+from .parquet_writer import DIED_AS_IT_COMMITTED, ParquetWriter, partitions_of
 from .stage import LEASED, describe_frame
 from .types import by_position
 from .writing import ANSWER, make_writer
@@ -87,13 +101,17 @@ class Lease:
     def __init__(self, frame: Any, schema: pa.Schema, source: str, group: int | None = None) -> None:
         self._frame, self._schema = frame, schema
         self._source = source
-        self._spool = make_spool()
-        self._evaluation: Evaluation = watched(frame, lambda: _planned(frame, schema, self._spool), self._work)
-        self.count = self._evaluation.partitions
-        cores = int(frame.sparkSession.sparkContext.defaultParallelism)
-        self._group = group or max(4, _GROUPS_PER_CORE * cores)
+        self._spool = spool_folder()
         store = ray.cluster_resources().get("object_store_memory", 0.0)
         self.holder = start_holder(schema, int(store * CREDIT_SHARE))
+        try:
+            self._pull: Pull = watched(frame, lambda: _planned(frame, schema, self._spool), self._work)
+        except BaseException:
+            ray.kill(self.holder)
+            raise
+        self.count = self._pull.evaluation.partitions
+        cores = int(frame.sparkSession.sparkContext.defaultParallelism)
+        self._group = group or max(4, _GROUPS_PER_CORE * cores)
         self._changed = threading.Condition()
         self._machine = StateMachine(f"the lease of {source}", LEGAL_LEASE_MOVES, LeaseState.EVALUATING)
         self._failure: PenstockError | None = None
@@ -153,7 +171,7 @@ class Lease:
     def _run(self) -> None:
         started, end = time.monotonic(), LeaseState.FAILED
         try:
-            watched(self._frame, self._evaluation.begin, self._work)
+            watched(self._frame, self._pull.evaluation.begin, self._work)
             for first in range(0, self.count, self._group):
                 self._await_credit()
                 if self._is_closed:
@@ -167,7 +185,7 @@ class Lease:
             if not self._is_closed:
                 self._fail(error)
         finally:
-            del self._evaluation, self._frame  # Spark need keep nothing for us
+            del self._pull, self._frame  # Spark need keep nothing for us
             self._move(end)
 
     @property
@@ -210,31 +228,37 @@ class Lease:
         missing: list[int] = ask(self.holder, "missing", group)
         if not missing:
             return ""
-        answers = watched(self._frame, lambda: self._evaluation.compute(missing), self._work)
-        return str(ask(self.holder, "take", parcels_of(self._spool, answers, missing)))
+        try:
+            parcels = watched(self._frame, lambda: self._pull.compute(missing), self._work)
+        except Exception as error:
+            if DIED_AS_IT_COMMITTED in str(error):
+                return cause_of(error)
+            raise
+        return str(ask(self.holder, "take", parcels))
 
     def _is_whole(self) -> bool:
         """Whether all that came, and what the rest is computed from, is of one evaluation. If not, another one is begun
         where that is possible (rule 3)."""
-        if self._evaluation.is_whole():
+        evaluation = self._pull.evaluation
+        if evaluation.is_whole():
             return True
         if self._machine.state is not LeaseState.EVALUATING:
             raise ConfigurationError(OTHER_ROWS.format("readers have seen some of the rows before"), _STAGE)
-        if self._evaluation.keeps_rows:
+        if evaluation.keeps_rows:
             raise ConfigurationError(OTHER_ROWS.format("some of them are kept (cache, persist)"), _STAGE)
         ask(self.holder, "forget")
         watched(self._frame, self._begin_anew, self._work)
         return False
 
     def _begin_anew(self) -> None:
-        self._evaluation.discard()
+        self._pull.evaluation.discard()
         planned = _planned(self._frame, self._schema, self._spool)
-        if planned.partitions != self.count:
+        if (count := planned.evaluation.partitions) != self.count:
             raise ConfigurationError(
-                OTHER_ROWS.format(f"it has {planned.partitions} partitions now, instead of {self.count}"), _STAGE
+                OTHER_ROWS.format(f"it has {count} partitions now, instead of {self.count}"), _STAGE
             )
-        self._evaluation = planned
-        planned.begin()
+        self._pull = planned
+        planned.evaluation.begin()
 
 
 _STAGE = (
@@ -244,11 +268,43 @@ _STAGE = (
 _MEMORY = "look for executors that died, give them more memory, use more and smaller partitions, or stage the frame"
 
 
-def _planned(frame: Any, schema: pa.Schema, spool: str) -> Evaluation:
-    writer = make_writer(spool, bytes(schema.serialize()), CHUNK_ROWS, by_node=True)
-    planned = planned_before(by_position(frame))
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """An evaluation, and how partitions of it are computed, into files."""
+
+    evaluation: Evaluation
+    compute: Callable[[Sequence[int]], Sequence[Parcel]]
+
+
+def _planned(frame: Any, schema: pa.Schema, spool: str) -> Pull:
+    context, planned = frame.sparkSession.sparkContext, planned_before(by_position(frame))
+    if reason := why_not(frame, schema, spool) or ("" if partitions_of(planned) else "it has no partitions"):
+        _log.debug("the frame is leased through Python workers: %s", reason)
+        return _by_workers(frame, planned, schema, spool)
+    folder = f"{spool}/{uuid.uuid4().hex}"  # nothing that one evaluation wrote is another's
+    writer = ParquetWriter(planned, schema, folder)
+
+    def compute(partitions: Sequence[int]) -> Sequence[Parcel]:
+        return [
+            Parcel(each.partition, f"{folder}/{each.file}" if each.rows else "", rows=each.rows)
+            for each in writer.compute(partitions)
+        ]
+
+    return Pull(Evaluation(context, writer.rdd), compute)
+
+
+def _by_workers(frame: Any, planned: Any, schema: pa.Schema, spool: str) -> Pull:
+    make_spool(spool)
+    write = make_writer(spool, bytes(schema.serialize()), CHUNK_ROWS, by_node=True)
     with bounded_batches(frame, schema):
-        return Evaluation(planned.mapInArrow(writer, ANSWER))
+        answers = planned.mapInArrow(write, ANSWER).rdd
+        evaluation = Evaluation(answers.ctx, answers._jrdd.rdd())
+
+    def compute(partitions: Sequence[int]) -> Sequence[Parcel]:
+        found = answers.ctx.runJob(answers, list, partitions=list(partitions))
+        return parcels_of(spool, found, partitions)
+
+    return Pull(evaluation, compute)
 
 
 def _as_failure(error: Exception) -> PenstockError:

@@ -2,19 +2,23 @@
 
 Rules:
 
-1. A block is one partition's rows as an Arrow table in Ray's object store. The holder fetched it from the executor's
-   node (``Parcel``) and put it there itself, so it lives as long as the holder, whatever becomes of Spark.
+1. A block is one partition's rows in Ray's object store: an Arrow table, or the bytes of a Parquet file which Spark's
+   JVM has written, and which its reader decodes by pages. The holder read it on its own node, or fetched it from the
+   executor's (``Parcel``), and put it there itself, so it lives as long as the holder, whatever becomes of Spark.
 2. What was fetched is *kept* until the lease has made sure that it belongs to its one evaluation; then the group is
-   *published*, and readers see it. A partition is whole or not there.
+   *published*, and readers see it. A partition is whole or not there: a Parquet file has as many rows as Spark has
+   counted.
 3. A fetch that fails is no reason to give up the others: the lease computes again what has not come.
 4. A reader waits for its partition by asking again and again for a few seconds each; it is told if the lease failed.
    What it is told is no fault of the partition: nobody may skip it (``may_be_poison``).
 5. ``await_credit`` throttles: the next group waits while more bytes are unread than the lease allows. It never does so
    while a reader waits for a partition that has not come: which one a merge needs next is not known here.
-6. Every node of the cluster has a folder of its own in Ray's session folder, whose name is the node's id. An executor's
-   Python worker writes into the one that it sees: so it needs to know no address, and the holder knows the node. A file
-   is removed when it was fetched; the rest goes with the folder when a lease ends, at the latest with Ray's session.
-7. A node that joins the cluster later has no folder, and a lease whose frame an executor computes there fails.
+6. The files lie in a folder of Ray's session folder. In it every node of the cluster has one of its own, whose name is
+   the node's id: an executor's Python worker writes into the one that it sees, so it needs to know no address, and the
+   holder knows the node. A JVM makes the folder where it has to; the holder looks for its files, first on its own node.
+   A file is removed when it was fetched; the rest goes with the folder when a lease ends, at the latest with Ray's
+   session.
+7. A node that joins the cluster later has no folder for Python workers: a lease fails whose frame needs them there.
 """
 
 from __future__ import annotations
@@ -26,88 +30,112 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 import ray
+from pyarrow import parquet
+from pyarrow.fs import LocalFileSystem
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...engine.core.errors import ConfigurationError, InternalError, PenstockError
 from ...engine.core.state_machine import check_move
-from ...engine.files.paths import from_row
+from ...engine.files.paths import DataFile, from_row
 from ..cluster.calls import short_reason
+from .staged_splits import PARQUET, rows_of
+
+Block: TypeAlias = pa.Table | pa.Buffer
+"""Rule 1."""
 
 PREPARE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A partition that an executor has written: ``file`` is ``<node>/<name>`` in ``folder``; empty: it has no rows."""
+    """A partition that an executor has written: ``path`` is that of its file; empty: it has no rows."""
 
     partition: int
-    folder: str
-    file: str
+    path: str
+    node: str = ""
+    """Where it lies; empty: the holder looks for it (rule 6)."""
+    rows: int = 0
+    """Of a Parquet file: how many Spark has counted."""
 
 
-def make_spool() -> str:
-    """The folder, made on all nodes that there are. Raises RayError."""
+def spool_folder() -> str:
+    """The folder of a lease. A JVM makes it where it writes."""
     session = Path(ray._private.worker._global_node.get_session_dir_path())
-    folder = str(session / f"penstock-lease-{uuid.uuid4().hex}")
-    made = [_make.options(scheduling_strategy=_at(node)).remote(f"{folder}/{node}") for node in _nodes()]
-    ray.get(made, timeout=PREPARE_SECONDS)
-    return folder
+    return str(session / f"penstock-lease-{uuid.uuid4().hex}")
+
+
+def make_spool(folder: str) -> None:
+    """Make it for Python workers, on all nodes that there are. Raises RayError."""
+    ray.get([_on(node, _make_there, f"{folder}/{node}") for node in _nodes()], timeout=PREPARE_SECONDS)
 
 
 def remove_spool(folder: str) -> None:
-    """Remove what is left, without waiting for it."""
+    """Remove what is left; on other nodes without waiting for it."""
     with suppress(RayError, ValueError):
+        here = ray.get_runtime_context().get_node_id()
         for node in _nodes():
-            _remove.options(scheduling_strategy=_at(node)).remote(f"{folder}/{node}")
-
-
-def fetch(parcel: Parcel) -> Any:
-    """The reference to its table, which is made on the node where it lies; the caller owns it."""
-    node = parcel.file.partition("/")[0]
-    return _fetch.options(scheduling_strategy=_at(node)).remote(f"{parcel.folder}/{parcel.file}")
+            if node != here:
+                _on(node, _remove_there, folder)
+    _remove(folder)
 
 
 def parcels_of(folder: str, answers: Sequence[Any], partitions: Sequence[int]) -> list[Parcel]:
-    """One for each partition; Spark asks no Python worker about one without rows, in some plans."""
+    """One for each partition, by what Python workers answer. In some plans none is asked about one without rows."""
     files = {int(row["partition"]): str(row["file"]) for row in answers if row["rows"]}
-    return [Parcel(each, folder, files.get(each, "")) for each in partitions]
+    return [_parcel_of(folder, each, files.get(each, "")) for each in partitions]
+
+
+def _parcel_of(folder: str, partition: int, file: str) -> Parcel:
+    return Parcel(partition, f"{folder}/{file}" if file else "", file.partition("/")[0])
 
 
 def _nodes() -> list[str]:
     return sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
 
 
-def _at(node: str) -> NodeAffinitySchedulingStrategy:
-    return NodeAffinitySchedulingStrategy(node, soft=False)
+def _on(node: str, task: Any, *arguments: Any) -> Any:
+    """The reference to what the task returns there."""
+    return task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(*arguments)
 
 
-@ray.remote(num_cpus=0)
 def _make(folder: str) -> None:
     os.makedirs(folder, exist_ok=True)
 
 
-@ray.remote(num_cpus=0)
 def _remove(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):
-        os.rmdir(os.path.dirname(folder))
 
 
-@ray.remote(num_cpus=0, max_retries=0)
-def _fetch(path: str) -> pa.Table:
+def _present(paths: Sequence[str]) -> list[str]:
+    """Those of the files that are on this node."""
+    return [each for each in paths if os.path.exists(each)]
+
+
+def _taken(parcel: Parcel) -> Block:
+    """The rows of a file on this node, which is removed; what was mapped stays."""
+    path = parcel.path
     with pa.memory_map(path) as file:
-        table = pa.ipc.open_file(file).read_all()
-    os.unlink(path)  # the table keeps what it maps
-    return table
+        if not path.endswith(PARQUET):
+            block: Block = pa.ipc.open_file(file).read_all()
+        else:
+            block = file.read_buffer()
+            rows = parquet.read_metadata(pa.BufferReader(block)).num_rows
+            if rows != parcel.rows:
+                raise OSError(f"Spark has written {parcel.rows} rows, and its file has {rows}")
+    os.unlink(path)
+    return block
 
+
+_task = ray.remote(num_cpus=0, max_retries=0)
+_make_there, _remove_there, _present_there, _taken_there = map(_task, (_make, _remove, _present, _taken))
 
 WAIT_SECONDS = 5.0
 """How long one question of a reader waits for a block."""
@@ -146,9 +174,9 @@ LEGAL_BLOCK_MOVES: Mapping[BlockState, frozenset[BlockState]] = {
 
 @dataclass(slots=True)
 class _Block:
-    """A partition that came: the reference to its table, none of one that was dropped, and the table's bytes."""
+    """A partition that came: the reference to what is in the store, none of one that was dropped, and its bytes."""
 
-    table: Any
+    block: Any
     bytes: int
     state: BlockState = BlockState.KEPT
 
@@ -184,30 +212,49 @@ class BlockHolder:
 
     def take(self, parcels: Sequence[Parcel]) -> str:
         """Fetch and keep the partitions. Empty: all came; otherwise what went wrong with one of them."""
+        here, reasons, elsewhere = ray.get_runtime_context().get_node_id(), [], []
+        for parcel in parcels:
+            if not parcel.path:
+                self._keep(parcel.partition, self._schema.empty_table())
+            elif parcel.node == here or (not parcel.node and _present([parcel.path])):
+                try:
+                    self._keep(parcel.partition, _taken(parcel))
+                except (OSError, pa.ArrowException) as error:
+                    reasons.append(f"partition {parcel.partition}: {error}")
+            else:
+                elsewhere.append(parcel)
+        try:
+            found = _found(elsewhere, here)
+        except RayError as error:
+            return f"a node does not answer: {short_reason(error)}"
+        lost = {each.partition for each in elsewhere} - {each.partition for each in found}
+        reasons += [f"partition {each}: no node has its file" for each in sorted(lost)]
+        return next(iter(reasons + self._fetch(found)), "")
+
+    def _fetch(self, parcels: Sequence[Parcel]) -> list[str]:
+        """Those on other nodes, some at a time; what went wrong."""
         reasons: list[str] = []
         waiting, under_way = deque(parcels), dict[Any, Parcel]()
         while waiting or under_way:
             while waiting and len(under_way) < AT_ONCE:
                 parcel = waiting.popleft()
-                if parcel.file:
-                    under_way[fetch(parcel)] = parcel
-                else:
-                    self._keep(parcel.partition, self._schema.empty_table())
-            ready, _ = ray.wait(list(under_way), num_returns=1, timeout=FETCH_SECONDS) if under_way else ([], [])
-            if under_way and not ready:
+                under_way[_on(parcel.node, _taken_there, parcel)] = parcel
+            ready, _ = ray.wait(list(under_way), num_returns=1, timeout=FETCH_SECONDS)
+            if not ready:
                 late = sorted(parcel.partition for parcel in under_way.values())
-                return f"partitions {late} did not come within {FETCH_SECONDS:g} s"
+                return [f"partitions {late} did not come within {FETCH_SECONDS:g} s"]
             for each in ready:
                 parcel = under_way.pop(each)
                 try:
                     self._keep(parcel.partition, ray.get(each))
                 except RayError as error:
                     reasons.append(f"partition {parcel.partition}: {short_reason(error)}")
-        return next(iter(reasons), "")
+        return reasons
 
-    def _keep(self, partition: int, table: pa.Table) -> None:
+    def _keep(self, partition: int, block: Block) -> None:
+        size = block.nbytes if isinstance(block, pa.Table) else block.size
         with self._changed:
-            self._blocks[partition] = _Block(ray.put(table), table.nbytes)
+            self._blocks[partition] = _Block(ray.put(block), size)
 
     def missing(self, partitions: Sequence[int]) -> list[int]:
         """Those of the group that have not come."""
@@ -244,7 +291,7 @@ class BlockHolder:
         return (partition for partition, block in self._blocks.items() if block.state in states)
 
     def block(self, partition: int, timeout: float) -> list[Any] | None:
-        """The reference to a partition's table, in a list, so that Ray counts the borrower; None: not here yet."""
+        """The reference to a partition's block, in a list, so that Ray counts the borrower; None: not here yet."""
         with self._changed:
             self._wanted[partition] += 1
             self._changed.notify_all()
@@ -259,7 +306,7 @@ class BlockHolder:
                 if state is BlockState.UNREAD:
                     block.move(BlockState.READ)
                 self._changed.notify_all()
-                return [block.table]
+                return [block.block]
             if state is BlockState.DROPPED:
                 raise InternalError(f"partition {partition} was dropped, and somebody reads it again")
             if self._failure is not None:
@@ -281,7 +328,7 @@ class BlockHolder:
             for partition in partitions:
                 if self._state(partition) in _HERE:
                     self._blocks[partition].move(BlockState.DROPPED)
-                    self._blocks[partition].table = None
+                    self._blocks[partition].block = None
             self._changed.notify_all()
 
     def held(self) -> Held:
@@ -310,6 +357,29 @@ def await_credit(holder: Any, timeout: float) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockFile(DataFile):
+    """A Parquet file in memory."""
+
+    block: pa.Buffer | None = None
+
+    def open(self) -> pa.NativeFile:
+        return pa.BufferReader(self.block)
+
+    def check(self) -> None:
+        """It does not change."""
+
+
+def _found(parcels: Sequence[Parcel], here: str) -> Sequence[Parcel]:
+    """With the nodes where they lie, without those that lie nowhere. Raises RayError."""
+    sought = [each.path for each in parcels if not each.node]
+    nodes = [node for node in _nodes() if node != here] if sought else []
+    answers = ray.get([_on(node, _present_there, sought) for node in nodes], timeout=PREPARE_SECONDS)
+    known = {path: node for node, paths in zip(nodes, answers, strict=True) for path in paths}
+    placed = [replace(each, node=each.node or known.get(each.path, "")) for each in parcels]
+    return [each for each in placed if each.node]
+
+
+@dataclass(frozen=True, slots=True)
 class LeasedSplit:
     """One partition of a leased frame. Its number of rows is known when it has come."""
 
@@ -322,9 +392,14 @@ class LeasedSplit:
     may_be_poison: ClassVar[bool] = False
 
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
-        yield from from_row(iter(self._table().to_batches()), start)
+        block = self._block()
+        if isinstance(block, pa.Table):
+            yield from from_row(iter(block.to_batches()), start)
+        else:
+            file = BlockFile(LocalFileSystem(), f"the block of {self.id}", block.size, self.id, block=block)
+            yield from rows_of(file, self.schema, self.schema.names, start)
 
-    def _table(self) -> pa.Table:
+    def _block(self) -> Block:
         try:
             while True:
                 asked = self.holder.block.options(concurrency_group="readers").remote(self.partition, WAIT_SECONDS)

@@ -5,7 +5,7 @@ Rules:
 1. What is written is what ``types.arrow_schema`` says arrives; where a file cannot hold it, or would hold it as another
    type, the frame goes through Python workers (``writing``), which write Arrow.
 2. A type goes as it is, at every depth, or not at all. Dates and instants go at any distance: as days and microseconds
-   they need no other calendar and no INT96 (``parquet_stage`` pins both).
+   they need no other calendar and no INT96 (``parquet_writer`` pins both).
 3. Columns are called by their position; fields of structs have the user's names, so those must be names for Parquet
    and for Spark, which may be told not to tell ``id`` from ``ID``.
 """

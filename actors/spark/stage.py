@@ -382,7 +382,7 @@ def _in_one_evaluation(frame: Any, begun: Callable[[Any], _Work[T]]) -> T:
         with work.during():
             if not can_be_planned_before(frame):
                 return work.compute()
-            evaluation = Evaluation(work.evaluated)
+            evaluation = Evaluation(frame.sparkSession.sparkContext, work.evaluated.rdd._jrdd.rdd())
             evaluation.begin()
             found = work.compute()
         if evaluation.is_whole():

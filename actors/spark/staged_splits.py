@@ -102,21 +102,25 @@ class StagedParquetSplit:
 
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         check_digest(self.file, self.digest)
-        return self._rows(start)
+        return rows_of(self.file, self.schema, self.columns, start)
 
-    def _rows(self, start: int) -> Iterator[pa.RecordBatch]:
-        positions = [self.schema.get_field_index(name) for name in self.columns]
-        wanted = pa.schema([self.schema.field(position) for position in positions])
-        for records in self._stored(positions or [0]).open(start):
-            yield as_declared(records, wanted)
 
-    def _stored(self, positions: Sequence[int]) -> ParquetSplit:
-        """The file as a split with these of its columns."""
-        with self.file.named(), self.file.open() as opened:
-            footer = footer_of(self.file, opened)
-        schema = plain_schema(footer.schema.to_arrow_schema().remove_metadata())
-        groups = tuple((group, footer.row_group(group).num_rows) for group in range(footer.num_row_groups))
-        return ParquetSplit(self.file, groups, self.id, schema, tuple(schema.names[at] for at in positions))
+def rows_of(file: DataFile, schema: pa.Schema, columns: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file of Spark's from row ``start`` on. ``schema``: of all its columns; ``columns``: those
+    that are wanted (rule 2)."""
+    positions = [schema.get_field_index(name) for name in columns]
+    wanted = pa.schema([schema.field(position) for position in positions])
+    for records in _stored(file, positions or [0]).open(start):
+        yield as_declared(records, wanted)
+
+
+def _stored(file: DataFile, positions: Sequence[int]) -> ParquetSplit:
+    """The file as a split with these of its columns."""
+    with file.named(), file.open() as opened:
+        footer = footer_of(file, opened)
+    schema = plain_schema(footer.schema.to_arrow_schema().remove_metadata())
+    groups = tuple((group, footer.row_group(group).num_rows) for group in range(footer.num_row_groups))
+    return ParquetSplit(file, groups, file.id, schema, tuple(schema.names[at] for at in positions))
 
 
 def as_declared(records: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

@@ -37,6 +37,13 @@ def test_settings_of_the_session_say_nothing_of_a_stage_and_stay(facts: dict[str
     assert facts["session_left"]
 
 
+def test_jvm_writes_the_partitions_that_it_is_asked_for_as_those_of_the_whole_frame(facts: dict[str, Any]) -> None:
+    assert facts["some"] == [[6, 5], [3, 5], [4, 0], [3, 5]]
+    assert facts["some_rows"] == {str(at): {"c0": [*range(5 * at, 5 * at + 5)], "c1": [at] * 5} for at in (3, 6)}
+    assert facts["some_files"], "no attempt leaves more than a file of its partition"
+    assert facts["thread_left"]
+
+
 def test_partitions_keep_their_order_and_their_rows_theirs(facts: dict[str, Any]) -> None:
     ids = facts["typed_ids"]
     assert sorted(each for part in ids for each in part) == list(range(12))

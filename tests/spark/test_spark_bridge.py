@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,13 @@ def test_partitions_become_splits_one_by_one_when_some_are_empty(staged: Staged)
 def test_blocks_stay_readable_after_spark_has_stopped(staged: Staged) -> None:
     before, after = staged.tables("types"), staged.tables("types_after_stop")
     assert [canonical(table.to_pylist()) for table in after] == [canonical(table.to_pylist()) for table in before]
+
+
+def test_frame_that_the_jvm_does_not_write_is_leased_by_python_workers(staged: Staged) -> None:
+    assert (staged.facts["pauses"], staged.facts["numbers"]) == (["Table"] * 3, ["Buffer"] * 3)
+    pauses = pa.concat_tables(staged.tables("pauses"))
+    assert pauses["id"].to_pylist() == [*range(6)] == pa.concat_tables(staged.tables("numbers"))["id"].to_pylist()
+    assert pauses["pause"].to_pylist() == [timedelta(days=day) for day in range(6)]
 
 
 def test_fingerprint_is_equal_for_equal_data_and_tells_where_data_differ(staged: Staged) -> None:

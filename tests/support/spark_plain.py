@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import parquet
 
 
 def plain_session(folder: Path) -> Any:
@@ -153,6 +154,33 @@ def stage_both_ways(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     facts["session_left"] = {name: spark.conf.get(name) for name in HOSTILE} == HOSTILE
     for name, value in before.items():
         spark.conf.set(name, value)
+
+
+def write_some(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
+    """Some partitions of a frame by Spark's JVM, one of them twice, as a lease has them written."""
+    from penstock.actors.spark.evaluation import planned_before
+    from penstock.actors.spark.parquet_writer import ParquetWriter
+    from penstock.actors.spark.types import arrow_schema, by_position
+
+    def placed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        for batch in batches:
+            where = pa.array([TaskContext.get().partitionId()] * batch.num_rows, pa.int64())
+            yield pa.RecordBatch.from_arrays([batch.column(0), where], ["id", "at"])
+
+    frame = spark.range(0, 40, 1, 8).where("id NOT BETWEEN 20 AND 24").mapInArrow(placed, "id long, at long")
+    place = folder / "some"
+    writer = ParquetWriter(planned_before(by_position(frame)), arrow_schema(frame), str(place))
+    told = [*writer.compute([6, 3, 4]), *writer.compute([3])]
+    facts["some"] = [[each.partition, each.rows] for each in told]
+    files = {each.partition: each.file for each in told if each.rows}
+    facts["some_rows"] = {at: parquet.read_table(place / file).to_pydict() for at, file in files.items()}
+    facts["some_files"] = sorted(path.name for path in place.glob("*.parquet")) == sorted(
+        each for each in {each.file for each in told} if each
+    )
+    context = spark.sparkContext
+    facts["thread_left"] = context.getLocalProperty("spark.sql.parquet.datetimeRebaseModeInWrite") is None
 
 
 def stage_badly(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
@@ -331,6 +359,7 @@ def main() -> None:
     spark = plain_session(folder)
     stage_shapes(spark, folder, facts)
     stage_both_ways(spark, folder, facts)
+    write_some(spark, folder, facts)
     stage_badly(spark, folder, facts)
     refuse(spark, facts)
     give_back(spark, folder, facts)

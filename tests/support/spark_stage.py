@@ -109,12 +109,29 @@ def stage_types(spark: Any, folder: Path, facts: dict[str, Any]) -> Any:
     nothing = lease(empty, source.schema, "empty")
     save(folder, "empty", read_in_actor(nothing))
     nothing.lease.close()
+    lease_by_workers(spark, folder, facts)
     staged = open_frame(empty).handed_over("empty", to)
     facts["empty"] = [split.rows for split in staged.splits()]
     bare = open_frame(spark.range(10).repartition(3).select())
     counted = bare.handed_over("bare", Destination("bare", on_ray=True))
     facts["no_columns"] = [type(counted).__name__, sum(split.rows for split in counted.splits())]
     return leased
+
+
+def lease_by_workers(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
+    """A frame that Spark's JVM does not write, and the kinds of blocks of one that it does."""
+    import ray
+
+    from penstock.actors.spark.lease import lease
+    from penstock.actors.spark_bridge import open_frame
+
+    pauses = spark.range(0, 6, 1, 3).selectExpr("id", "make_dt_interval(int(id)) AS pause")
+    for name, frame in (("pauses", pauses), ("numbers", pauses.select("id"))):
+        leased = lease(frame, open_frame(frame).schema, name)
+        save(folder, name, read_in_actor(leased))
+        blocks = [ray.get(leased.lease.holder.block.remote(position, 60.0)) for position in range(3)]
+        facts[name] = [type(ray.get(block[0])).__name__ for block in blocks]
+        leased.lease.close()
 
 
 def partitions_of(staged: Any) -> list[list[Any]]:

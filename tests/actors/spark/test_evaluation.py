@@ -128,9 +128,7 @@ def evaluation_of(spark: Spark) -> Evaluation:
         _jvm=SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(SparkEnv=spark_env)))),
         _jsc=SimpleNamespace(sc=lambda: spark),
     )
-    rdd = SimpleNamespace(_jrdd=SimpleNamespace(rdd=lambda: spark.rdd), getNumPartitions=lambda: 2)
-    answers: Any = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context), rdd=rdd)
-    return Evaluation(answers)
+    return Evaluation(context, spark.rdd)
 
 
 def test_what_partitions_read_is_shuffled_once_before_the_first_of_them_and_compared_afterwards() -> None:

@@ -16,8 +16,9 @@ from penstock.actors.protocol.settings import Checkpoints
 from penstock.actors.spark import parquet_stage
 from penstock.actors.spark import stage as stage_module
 from penstock.actors.spark.carrying import carry_stages
-from penstock.actors.spark.parquet_stage import in_order, part_of, why_not, written_by_spark
+from penstock.actors.spark.parquet_stage import why_not, written_by_spark
 from penstock.actors.spark.parquet_types import no_parquet_for
+from penstock.actors.spark.parquet_writer import Written
 from penstock.actors.spark.stage import StagedSource, find_stage, stage_in, stage_with
 from penstock.actors.spark.staged_splits import StagedPartition, StagedSplit
 from penstock.actors.spark.writing import make_writer
@@ -108,45 +109,8 @@ def test_session_and_folder_decide_as_well(frame: Frame, place: str, why: str) -
     assert why in told if why else told == ""
 
 
-# ------------------------------------------------------------------ names
-
-
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        (f"part-00000-{TRACE}-c000.parquet", (0, 0)),
-        (f"part-00017-{TRACE}-c003.snappy.parquet", (17, 3)),
-        (f"part-123456-{TRACE}-c1000.parquet", (123456, 1000)),
-        (f".part-00000-{TRACE}-c000.parquet.crc", None),
-        (f"part-00000-{TRACE}-c000.parquet.tmp", None),
-        (f"part-0-{TRACE}-c000.parquet", None),
-        (f"part-00000-{TRACE}.c000.parquet", None),
-        ("_SUCCESS", None),
-        ("_temporary", None),
-    ],
-)
-def test_name_of_a_file_tells_partition_and_number(name: str, part: tuple[int, int] | None) -> None:
-    assert part_of(name) == part
-
-
-def name_of(partition: int, number: int = 0) -> str:
-    return f"part-{partition:05d}-{TRACE}-c{number:03d}.parquet"
-
-
-def test_files_are_in_the_order_of_their_numbers_and_not_of_their_names() -> None:
-    numbers = [100_001, 99_999, 7, 100_000]
-    found = in_order([name_of(number) for number in numbers], 100_003)
-    assert [position for position, name in enumerate(found) if name] == sorted(numbers)
-    assert sorted(map(name_of, numbers)) != [name for name in found if name], "names sort as numbers do"
-    assert found[7] == name_of(7)
-
-
-@pytest.mark.parametrize(
-    "names", [[name_of(3)], [name_of(1, 1)], [name_of(1), name_of(1).replace(TRACE, TRACE.replace("6", "7"))]]
-)
-def test_files_that_no_single_write_leaves_are_refused(names: list[str]) -> None:
-    with pytest.raises(ConfigurationError, match="Spark was to write a file for each of 3 partitions"):
-        in_order(names, 3)
+def name_of(partition: int) -> str:
+    return f"part-{partition:05d}-{TRACE}-c000.snappy.parquet"
 
 
 # ------------------------------------------------------------------ what is accepted
@@ -171,7 +135,9 @@ def as_spark_writes(table: pa.Table, path: Path) -> None:
 
 def planned(partitions: int) -> Any:
     rdd = SimpleNamespace(getNumPartitions=lambda: partitions)
-    return SimpleNamespace(_jdf=SimpleNamespace(queryExecution=lambda: SimpleNamespace(toRdd=lambda: rdd)))
+    held = SimpleNamespace(queryExecution=lambda: SimpleNamespace(toRdd=lambda: rdd))
+    jvm = SimpleNamespace(_jrdd=SimpleNamespace(rdd=lambda: rdd))
+    return SimpleNamespace(_jdf=held, rdd=jvm, sparkSession=SimpleNamespace(sparkContext="the context"))
 
 
 PIECES = (TABLE.slice(0, 4), TABLE.slice(0, 0), TABLE.slice(4))
@@ -183,16 +149,18 @@ def jvm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Spark, as far as it writes files. ``lost``: partitions whose files go elsewhere."""
     told = SimpleNamespace(pieces=PIECES, lost=set[int]())
 
-    def write(_planned: Any, _schema: pa.Schema, folder: str) -> int:
-        made = Path(folder)
+    def write(_planned: Any, _schema: pa.Schema, folder: str) -> list[Written]:
+        made, written = Path(folder), []
         (made / "_temporary" / "0").mkdir(parents=True)
         (made / "_temporary" / "0" / name_of(0)).write_bytes(b"an attempt that was overtaken")
         (made / f".{name_of(0)}.crc").write_bytes(b"crc")
         (made / "_SUCCESS").touch()
         for position, piece in enumerate(told.pieces):
-            if position not in told.lost and (piece.num_rows or not position):
+            has_file = bool(piece.num_rows or not position)
+            written.append(Written(position, name_of(position) if has_file else "", piece.num_rows))
+            if has_file and position not in told.lost:
                 as_spark_writes(piece, made / name_of(position))
-        return sum(piece.num_rows for piece in told.pieces)
+        return written
 
     monkeypatch.setattr(parquet_stage, "_write", write)
     return told
@@ -240,7 +208,23 @@ def test_what_an_open_file_holds_is_bounded_by_its_rows_and_by_pages(tmp_path: P
 def test_partition_whose_file_did_not_come_is_no_empty_one(tmp_path: Path, jvm: SimpleNamespace) -> None:
     """An executor on a machine that does not share the folder has kept it."""
     jvm.lost = {2}
-    with pytest.raises(ConfigurationError, match=r"Spark has written 10 rows, and the files in .* have 4"):
+    with pytest.raises(ConfigurationError, match=r"Spark has written 6 rows of partition 2, and its file in .* has 0"):
+        staged(tmp_path)
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_file_that_has_fewer_rows_than_spark_counted_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(_planned: Any, _schema: pa.Schema, folder: str) -> list[Written]:
+        Path(folder).mkdir()
+        as_spark_writes(TABLE, Path(folder, name_of(0)))
+        return [Written(0, name_of(0), 11)]
+
+    monkeypatch.setattr(parquet_stage, "_write", write)
+    with pytest.raises(
+        ConfigurationError, match=r"Spark has written 11 rows of partition 0, and its file in .* has 10"
+    ):
         staged(tmp_path)
     assert not list(tmp_path.rglob("*.parquet"))
 
@@ -282,8 +266,8 @@ def test_evaluation_that_has_lost_something_leaves_no_file_to_the_next_one(
     class Evaluated:
         keeps_rows = False
 
-        def __init__(self, evaluated: Any) -> None:
-            assert evaluated is frame
+        def __init__(self, context: Any, rdd: Any) -> None:
+            assert (context, rdd) == ("the context", frame.rdd._jrdd.rdd())
 
         def begin(self) -> None:
             pass
@@ -307,7 +291,7 @@ def test_evaluation_that_has_lost_something_leaves_no_file_to_the_next_one(
 
 
 def test_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(_planned: Any, _schema: pa.Schema, folder: str) -> int:
+    def write(_planned: Any, _schema: pa.Schema, folder: str) -> list[Written]:
         Path(folder).mkdir()
         as_spark_writes(TABLE, Path(folder, name_of(0)))
         raise OSError("the executor's disk has gone")
