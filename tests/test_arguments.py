@@ -266,7 +266,7 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "spark.open_frame": function(ps.spark.open_frame, frame=1),
         "FeedHandle.skip": method(lambda: world.handle, "skip", steps=range(1)),
         "FeedHandle.reweight": method(
-            lambda: world.handle, "reweight", weights={"first": 2.0}, from_step=1 << 20, timeout=5.0
+            lambda: world.handle, "reweight", weights={"first": 2.0}, from_step=1 << 20, from_row=None, timeout=5.0
         ),
         "FeedHandle.resume": method(lambda: world.handle, "resume", model_uri="model"),
         "FeedHandle.reader": method(lambda: world.handle, "reader"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +13,13 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.actors.feed.mixtures import Mixture
+from penstock.actors.feed.mixtures import Steps
 from penstock.actors.storage.log import read_log_in
+from penstock.coordinator.model.events import TaskLost
 from penstock.coordinator.model.manifest import reweights_in
 from penstock.engine.core.errors import ConfigurationError, TaskLostError
 from penstock.engine.exchange.channels import DEFAULT_CREDIT, InputChannel, OutputChannel
+from support.sweeps import seeds
 
 SIZES = (8_000, 8_000, 4_000)
 SIZE = 32
@@ -184,11 +187,11 @@ def epochs_of(reader: Any) -> list[Any]:
 
 @pytest.mark.parametrize(("drop_last", "per_epoch"), [(False, 4), (True, 3)])
 def test_steps_and_positions_of_later_epochs(drop_last: bool, per_epoch: int) -> None:
-    mixture = Mixture("mix", (("a",), ("b",)), 10, 33, drop_last)
+    steps = Steps(10, 33, drop_last)
     starts = [33 * epoch + 10 * batch for epoch in range(3) for batch in range(per_epoch)]
-    assert [mixture.change({"a": 1.0}, step, "").position for step in range(len(starts))] == starts
+    assert [steps.position_of(step) for step in range(len(starts))] == starts
     for position in range(99):
-        step = mixture.first_step(position)
+        step = steps.first_step(position)
         assert step == next((at for at, start in enumerate(starts) if start >= position), 3 * per_epoch)
 
 
@@ -220,6 +223,86 @@ def test_feeds_whose_batches_are_not_counts_of_the_mixture_are_refused(feed: Any
         job.feed().reweight({"s1": 2.0}, from_step=50)
     assert why in f"{raised.value.message} {raised.value.remedy}"
     job.shutdown()
+
+
+def up_to(reader: Any, end: int) -> list[Any]:
+    """The batches before this one, of any epoch."""
+    found: list[Any] = []
+    while reader.step < end:
+        found += batches_of(reader, end)
+    return found
+
+
+BETWEEN: dict[str, Any] = {
+    "nothing": None,
+    "filter": lambda stream: stream.filter("n % 3 > 0"),
+    "window": lambda stream: stream.shuffle(100, seed=1),
+    "spread": lambda stream: stream.rebalance().filter("n % 5 > 0"),
+}
+FEEDS: dict[str, Any] = {
+    "cost": {"batch_size": None, "cost": "n % 17 + 3", "tokens": 400},
+    "by fit": {"batch_size": None, "cost": "n % 17 + 3", "tokens": 400, "window": 60},
+    "rows": {},
+}
+
+
+def kill_a_task(job: ps.Job) -> None:
+    for task, counts in list(job.statistics().items())[-1:]:
+        job._request(TaskLost(task, counts.attempt, "the test says so", 0.0))
+
+
+@pytest.mark.parametrize("seed", seeds(6, of=400))
+def test_weights_are_changed_from_a_row_on_whatever_a_batch_is(seed: int, tmp_path: Path) -> None:
+    """Tasks die before and behind the change; a model goes on; batches are rebuilt."""
+    chance = random.Random(seed)
+    between, feed = BETWEEN[list(BETWEEN)[seed % 4]], {**FEEDS[list(FEEDS)[seed % 3]], "epochs": 2, "room": 300}
+    feed["keep"] = 60_000  # who is behind may read all again
+    row = chance.choice([9_000, 17_000, 23_000])
+    at_end = chance.choice(["go on", "stop", "begin again"])
+    schedule = (2, ps.Schedule.steps({0: 1, row: 5.0}), ps.Schedule.steps({0: 1, row: 0.25}))
+    with ps.run_local(flow_of(schedule, at_end, between, **feed)) as job:
+        expected = epochs_of(job.feed().reader(timeout=60))
+    state = ps.Checkpoints(tmp_path / "state", every="50ms", retained=100)
+    job = ps.run_local(flow_of((2, 1, 1), at_end, between, **feed), checkpoints=state, parallelism=2)
+    reader = job.feed().reader(timeout=60, prefetch_batches=chance.choice([0, 3]))
+    cut = chance.randrange(2, 20)
+    found = up_to(reader, cut)
+    if chance.random() < 0.7:
+        kill_a_task(job)
+        if chance.random() < 0.5:
+            cut += 5
+            found += up_to(reader, cut)
+    job.feed().reweight({"s1": 5.0, "s2": 0.25}, from_row=row, timeout=60)
+    reader.commit("model")
+    reader.flush(60)
+    if chance.random() < 0.7:
+        kill_a_task(job)
+    found += up_to(reader, len(expected) - 2)  # then the job is not over
+    assert found == expected[:-2]
+    reader.close(0.0)
+    job.shutdown()
+    again = ps.replay(flow_of((2, 1, 1), at_end, between, **feed), checkpoints=state.folder, step=len(expected) - 3)
+    assert again.rows.to_pylist() == expected[-3]
+    job = ps.run_local(
+        flow_of((2, 1, 1), at_end, between, **feed), checkpoints=state.folder, resume_model="model", parallelism=1
+    )
+    assert epochs_of(job.feed().resume("model").reader(timeout=60)) == expected[cut:]
+    job.shutdown()
+
+
+def test_row_that_has_left_is_refused_with_the_first_one_that_is_possible() -> None:
+    with ps.run_local(flow_of(**FEEDS["by fit"])) as job, job.feed().reader(timeout=60) as reader:
+        batches_of(reader, 5)
+        with pytest.raises(ConfigurationError, match="from row 7 of the mixture on") as seen:
+            job.feed().reweight({"s1": 0.0}, from_row=7, timeout=30)
+        row = int(str(seen.value.remedy).rpartition(" ")[2])
+        assert row > 7
+        job.feed().reweight({"s1": 0.0}, from_row=row + 4_000, timeout=30)
+        with pytest.raises(ConfigurationError, match="its batches are cut by what rows cost"):
+            job.feed().reweight({"s1": 0.0}, from_step=5_000)
+        for both in ({}, {"from_row": 9_000, "from_step": 5_000}):
+            with pytest.raises(ConfigurationError, match="from one place on"):
+                job.feed().reweight({"s1": 0.0}, **both)
 
 
 def test_what_is_no_change_is_refused() -> None:

@@ -69,7 +69,7 @@ from ..claims.place import Place
 from ..claims.savepoints import holds_savepoint
 from ..feed.audit import FeedAudit, audit_feed
 from ..feed.job_feeds import feed_handle
-from ..feed.mixtures import mixture_of, too_late
+from ..feed.mixtures import Steps, mixture_of, steps_of, too_late
 from ..feed.models import ModelBook
 from ..feed.reader import FeedHandle
 from ..hosting.waiting_chain import chain_of_waiting, checkpoint_waits
@@ -289,17 +289,22 @@ class Job:
         runs in this process they are made here."""
         return replace(feed_handle(self.plan, name, self._backend.feed_route), change=self._change_weights)
 
-    def _change_weights(self, feed: str, weights: Mapping[str, float], step: int, timeout: float | None) -> None:
-        """See ``FeedHandle.reweight``, and rule 5."""
+    def _change_weights(
+        self, feed: str, weights: Mapping[str, float], step: int | None, row: int, timeout: float | None
+    ) -> None:
+        """See ``FeedHandle.reweight``, and rule 5. ``row``: where no step is given."""
         mixture, deadline = mixture_of(self.plan, feed), Deadline(timeout)
-        wanted, found = mixture.change(weights, step, ""), None
+        steps = None if step is None else steps_of(self.plan, feed)
+        wanted = mixture.change(weights, row if steps is None else steps.position_of(step or 0), "")
+        found = None
         while found is None or found.again:
-            attempt, unseen = self._unseen(feed, deadline)
-            if step < unseen:
-                raise too_late(feed, step, "ranks have been given that batch, or have asked for it", unseen)
+            attempt, unseen = self._unseen(feed, steps is None, deadline)
+            if step is not None and step < unseen:
+                why = "ranks have been given that batch, or have asked for it"
+                raise too_late(feed, f"step {step}", why, f"step that is possible now is {unseen}")
             found = self._changed(changed(wanted, request=uuid.uuid4().hex), attempt, deadline)
         if found.refused:
-            raise too_late(feed, step, found.refused, mixture.first_step(found.possible))
+            raise _refused_change(feed, found, steps, step, row)
 
     def _changed(self, wanted: Reweight, attempt: Attempt, deadline: Deadline) -> ReweightResult:
         """What comes of a change of weights."""
@@ -313,13 +318,15 @@ class Job:
             raise _over(status, "before the log had the change of weights, or soon after", "run it again to go on")
         return found
 
-    def _unseen(self, feed: str, deadline: Deadline) -> tuple[Attempt, int]:
-        """The first batch that no rank can have, and the attempt of the feed's task that says so."""
+    def _unseen(self, feed: str, by_row: bool, deadline: Deadline) -> tuple[Attempt, int]:
+        """The first batch that no rank can have, and the attempt of the feed's task that says so. ``by_row``: once it
+        has all before that again which attempts before it gave, so its mixture has come behind their rows."""
         while True:
             self._running(REWEIGHT)
             with suppress(TimeoutError):
                 status = feed_handle(self.plan, feed, self._live.feed_route).status()
-                if status.attempt is not None and status.unseen is not None:
+                is_there = status.caught_up or not by_row
+                if status.attempt is not None and status.unseen is not None and is_there:
                     return status.attempt, status.unseen
             left = deadline.left()
             if left is not None and left <= 0:
@@ -794,6 +801,15 @@ def _is_answered(request: str, asked_of: int, status: JobStatus) -> bool:
 
 def _is_changed(request: str, asked_of: int, status: JobStatus) -> bool:
     return status.reweight(request) is not None or status.generation > asked_of
+
+
+def _refused_change(feed: str, found: ReweightResult, steps: Steps | None, step: int | None, row: int) -> Exception:
+    """The error that says from where on weights can be changed."""
+    if steps is None:
+        possible = "" if found.possible is None else f"row that is possible now is {found.possible}"
+        return too_late(feed, f"row {row} of the mixture", found.refused, possible)
+    possible = "" if found.possible is None else f"step that is possible now is {steps.first_step(found.possible)}"
+    return too_late(feed, f"step {step}", found.refused, possible)
 
 
 def _is_published(number: int, status: JobStatus) -> bool:

@@ -5,7 +5,7 @@ Rules:
 
 1. Global batch *k* of *B* rows has the rows from *k·B* on of the mixture, of its epoch. That holds where batches are
    counts of rows, and all operators and exchanges between the two give each row once, in its place. Anything else is
-   refused by name.
+   refused by name. A change that names a row of the mixture needs none of that.
 2. Where a later epoch begins follows from how many rows each has: all those of the mixture's sources, which must tell
    how many they have, and nothing on the way may leave out some or add others.
 3. A stream is named by its source.
@@ -34,43 +34,19 @@ class Mixture:
 
     operator: str
     streams: tuple[tuple[str, ...], ...]
-    batch_size: int
-    epoch_rows: int | None = None
-    """Of each epoch, where there are several."""
-    drop_last: bool = False
 
-    def change(self, weights: Mapping[str, float], from_step: int, request: str) -> Reweight:
-        """The change that gives these streams other weights. Raises ConfigurationError for what is none."""
-        if self._position_of(from_step) > LARGEST:
-            raise ConfigurationError(f"step {from_step}", "give a step that the feed can come to")
+    def change(self, weights: Mapping[str, float], position: int, request: str) -> Reweight:
+        """The change that gives these streams other weights from a row on. Raises ConfigurationError for what is
+        none."""
+        if position > LARGEST:
+            raise ConfigurationError(f"row {position} of a mixture", "give one that the feed can come to")
         ports = tuple(sorted((self._port(name), _checked(name, weight)) for name, weight in weights.items()))
         if not ports or (len(ports) == len(self.streams) and not any(weight for _, weight in ports)):
             message = f"mixture {self.operator!r}: no stream is given a weight"
             raise ConfigurationError(message, "let one of them be positive")
         if len({port for port, _ in ports}) < len(ports):
             raise ConfigurationError(f"two of {', '.join(weights)} name one stream", "name it once")
-        return Reweight(self.operator, self._position_of(from_step), ports, request)
-
-    def first_step(self, position: int | None) -> int | None:
-        """The first step that begins at the position or behind it."""
-        if position is None:
-            return None
-        if self.epoch_rows is None:
-            return -(-position // self.batch_size)
-        epoch, row = divmod(position, self.epoch_rows)
-        return epoch * self._epoch_batches + min(-(-row // self.batch_size), self._epoch_batches)
-
-    def _position_of(self, step: int) -> int:
-        """The mixture's first row of a step."""
-        if self.epoch_rows is None:
-            return step * self.batch_size
-        epoch, batch = divmod(step, self._epoch_batches)
-        return epoch * self.epoch_rows + batch * self.batch_size
-
-    @property
-    def _epoch_batches(self) -> int:
-        whole, rest = divmod(self.epoch_rows or 0, self.batch_size)
-        return whole + (rest > 0 and not self.drop_last)
+        return Reweight(self.operator, position, ports, request)
 
     def _port(self, name: str) -> int:
         found = [port for port, sources in enumerate(self.streams) if name in sources]
@@ -81,26 +57,65 @@ class Mixture:
         raise ConfigurationError(f"source {name!r} is in {what} of mixture {self.operator!r}", f"its streams: {known}")
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Where steps of a feed begin in its mixture (rule 1)."""
+
+    batch_size: int
+    epoch_rows: int | None = None
+    """Of each epoch, where there are several."""
+    drop_last: bool = False
+
+    def position_of(self, step: int) -> int:
+        """The mixture's first row of a step."""
+        if self.epoch_rows is None:
+            return step * self.batch_size
+        epoch, batch = divmod(step, self._epoch_batches)
+        return epoch * self.epoch_rows + batch * self.batch_size
+
+    def first_step(self, position: int) -> int:
+        """The first step that begins at the position or behind it."""
+        if self.epoch_rows is None:
+            return -(-position // self.batch_size)
+        epoch, row = divmod(position, self.epoch_rows)
+        return epoch * self._epoch_batches + min(-(-row // self.batch_size), self._epoch_batches)
+
+    @property
+    def _epoch_batches(self) -> int:
+        whole, rest = divmod(self.epoch_rows or 0, self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+
 def mixture_of(plan: JobPlan, feed: str) -> Mixture:
-    """The mixture before a feed. Raises ConfigurationError if there is none, or its rows are not counted as the feed's
-    are."""
+    """The last mixture before a feed. Raises ConfigurationError if there is none."""
+    for pipeline, operator in _before(plan, feed):
+        if isinstance(operator.config, Mix):
+            return Mixture(operator.id, tuple(tuple(sources_of(plan, port)) for port in pipeline.ports))
+    raise _refused(feed, "no mixture stands before it", "flow.mix({stream: weight, …}) makes one")
+
+
+def steps_of(plan: JobPlan, feed: str) -> Steps:
+    """Where steps of a feed begin in the mixture before it. Raises ConfigurationError if its rows are not counted as
+    the feed's are."""
     operators = _before(plan, feed)
-    _, found = next(operators)
+    last, found = next(operators)
     sink = found.config
     assert isinstance(sink, FeedSink)
     if sink.marks(found.inputs[0]) is not None:
-        raise _refused(feed, "its batches are cut by what rows cost", "which rows a step has is not known beforehand")
+        raise _no_step(feed, "its batches are cut by what rows cost", "which rows a step has is not known beforehand")
     for pipeline, operator in operators:
+        if pipeline is not last:
+            _check_exchange(plan, feed, last.ports[0])
+            last = pipeline
         if isinstance(operator.config, Mix):
-            streams = tuple(tuple(sources_of(plan, port)) for port in pipeline.ports)
             rows = _epoch_rows(plan, feed, pipeline, operator, sink) if sink.epochs > 1 else None
-            return Mixture(operator.id, streams, sink.batch_size, rows, sink.drop_last)
+            return Steps(sink.batch_size, rows, sink.drop_last)
         traits = traits_of(operator.config)
         keeps = traits.rows is not Multiplicity.OTHER and traits.emission is Emission.PER_BATCH
         if not keeps or traits.state is not State.NONE:
             what = f"{operator.id!r} stands between the mixture and the feed"
-            raise _refused(feed, what, "it may change how many rows there are, or their order")
-    raise _refused(feed, "no mixture stands before it", "flow.mix({stream: weight, …}) makes one")
+            raise _no_step(feed, what, "it may change how many rows there are, or their order")
+    raise AssertionError(f"feed {feed!r} has no mixture")
 
 
 def _epoch_rows(plan: JobPlan, feed: str, pipeline: PipelinePlan, mix: OperatorPlan, sink: FeedSink) -> int:
@@ -111,22 +126,23 @@ def _epoch_rows(plan: JobPlan, feed: str, pipeline: PipelinePlan, mix: OperatorP
         for source, passed in routes(plan, pipeline, pipeline.operators.index(mix) + 1):
             known = plan.sources[source].rows
             if known is None:
-                raise _refused(feed, what, f"source {source!r} does not tell how many rows it has")
+                raise _no_step(feed, what, f"source {source!r} does not tell how many rows it has")
             for operator in passed:
                 if traits_of(operator.config).rows is Multiplicity.OTHER:
-                    raise _refused(feed, what, f"{operator.id!r} may change how many rows there are")
+                    raise _no_step(feed, what, f"{operator.id!r} may change how many rows there are")
             rows += known
     except UnknownRoute as error:
-        raise _refused(feed, what, str(error)) from error
+        raise _no_step(feed, what, str(error)) from error
     if rows < (sink.batch_size if sink.drop_last else 1):
-        raise _refused(feed, "its epochs have no batch", "give the feed smaller batches")
+        raise _no_step(feed, "its epochs have no batch", "give the feed smaller batches")
     return rows
 
 
-def too_late(feed: str, step: int, why: str, possible: int | None) -> ConfigurationError:
-    """The error for a step that the weights cannot be changed from. ``possible``: the first from which they can."""
-    remedy = "run the job again" if possible is None else f"the first step that is possible now is {possible}"
-    return ConfigurationError(f"the weights before feed {feed!r} cannot be changed from step {step} on: {why}", remedy)
+def too_late(feed: str, place: str, why: str, possible: str) -> ConfigurationError:
+    """The error for a step or row that the weights cannot be changed from. ``possible``: the first from which they can,
+    if any."""
+    remedy = f"the first {possible}" if possible else "run the job again"
+    return ConfigurationError(f"the weights before feed {feed!r} cannot be changed from {place} on: {why}", remedy)
 
 
 def _before(plan: JobPlan, feed: str) -> Iterator[tuple[PipelinePlan, OperatorPlan]]:
@@ -138,7 +154,6 @@ def _before(plan: JobPlan, feed: str) -> Iterator[tuple[PipelinePlan, OperatorPl
         yield from ((pipeline, operator) for operator in reversed(operators))
         if len(pipeline.ports) != 1 or pipeline.ports[0].kind == "source":
             return
-        _check_exchange(plan, feed, pipeline.ports[0])
         pipeline = producer_of(plan, pipeline.ports[0])
         operators = pipeline.operators
 
@@ -147,7 +162,11 @@ def _check_exchange(plan: JobPlan, feed: str, port: PortPlan) -> None:
     exchange = next((each for each in plan.exchanges if each.id == port.id), None)
     if exchange is not None and not (isinstance(exchange.config, Gather) or exchange.pattern == "pointwise"):
         what = f"rows are sent round between the mixture and the feed ({exchange.config.describe()})"
-        raise _refused(feed, what, "they come in another order")
+        raise _no_step(feed, what, "they come in another order")
+
+
+def _no_step(feed: str, what: str, why: str) -> ConfigurationError:
+    return _refused(feed, what, f"{why}; name a row of the mixture instead, from_row=")
 
 
 def _refused(feed: str, what: str, why: str) -> ConfigurationError:

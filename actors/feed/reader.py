@@ -72,8 +72,9 @@ Apart = Annotated[int, Within(0)]
 """How many batches ranks may be apart."""
 Ranks = Annotated[int, Within(1, 1 << 20)]
 """How many ranks."""
-ChangeWeights = Callable[[str, Mapping[str, float], int, float | None], None]
-"""Of a feed: the weights of its mixture, from which step on, and for how many seconds to wait."""
+ChangeWeights = Callable[[str, Mapping[str, float], int | None, int, float | None], None]
+"""Of a feed: the weights of its mixture, from which step on, else from which row of the mixture on, and for how many
+seconds to wait."""
 BatchFormat = Literal["pyarrow", "numpy", "pandas"]
 
 _log = logging.getLogger(__name__)
@@ -145,22 +146,32 @@ class FeedHandle:
 
     @checked(ConfigurationError)
     def reweight(
-        self, weights: Mapping[str, float], *, from_step: Annotated[int, Within(0)], timeout: Seconds | None = None
+        self,
+        weights: Mapping[str, float],
+        *,
+        from_step: Annotated[int, Within(0)] | None = None,
+        from_row: Annotated[int, Within(0)] | None = None,
+        timeout: Seconds | None = None,
     ) -> None:
         """Give streams of the mixture before the feed other weights, from global batch ``from_step`` on, while the job
-        runs. ``weights``: by the name of a source; other streams keep theirs. The change is in the job's log when this
-        returns, so every run that goes on from there, and every replay, has the same batches.
+        runs; or from row ``from_row`` of the mixture on, counted over all epochs, whatever is made of its rows. One of
+        the two is given. ``weights``: by the name of a source; other streams keep theirs. The change is in the job's
+        log when this returns, so every run that goes on from there, and every replay, has the same batches.
 
-        A mixture is ahead of its ranks by what the feed has room for. Raises ConfigurationError with the first step
-        that is still possible if it has come further than ``from_step``, and if batches do not have so many rows of the
-        mixture each. After a TimeoutError the change may be in the log or not.
+        A mixture is ahead of its ranks by what the feed has room for. Raises ConfigurationError with the first step, or
+        row, that is still possible if it has come further, and for ``from_step`` if batches do not have so many rows of
+        the mixture each. After a TimeoutError the change may be in the log or not.
         """
+        if (from_step is None) == (from_row is None):
+            raise ConfigurationError(
+                "weights are changed from one place on", "give from_step= or from_row=, one of them", self.name
+            )
         if self.change is None:
             raise ConfigurationError(
                 f"this handle of feed {self.name!r} was sent to another process, from where the job is not asked",
                 "change weights where the job was started or attached to: job.feed().reweight(…)",
             )
-        self.change(self.name, weights, from_step, timeout)
+        self.change(self.name, weights, from_step, from_row or 0, timeout)
 
     @checked(ConfigurationError)
     def resume(self, model_uri: str) -> FeedHandle:

@@ -294,6 +294,10 @@ class Sequencer(Generic[R]):
         margin = 0 if self.grid.is_known(batch) else self.settings.margin
         return self.grid.end_row(batch) + margin
 
+    def has_come(self, batches: int) -> bool:
+        """Whether this attempt, or what it was restored from, had all rows that these first batches follow from."""
+        return self.ended or batches <= self.oldest or self.position >= self._needed_for(batches - 1)
+
     def accept(self, rows: R, final: bool = False) -> None:
         """The next rows of the feed. ``final``: operators emitted them when they finished; none but such follow."""
         if self.ended:

@@ -71,6 +71,8 @@ class FeedServer:
         self._waiting: dict[int, str] = {}
         #: by rank of the present group that has asked here: it may have been given all before that batch, elsewhere
         self._reached: dict[int, int] = {}
+        #: by rank of the present group that has asked here: an attempt before may have given it all before that batch
+        self._earlier: dict[int, int] = {}
         #: ranks of the group whose loop has ended well
         self._done: set[int] = set()
         self._attempt = _NO_ATTEMPT
@@ -111,6 +113,8 @@ class FeedServer:
             if self._members.group is not None:
                 sequencer.join(self._members.group, sequencer.oldest)
                 for each in self._progress.each_rank:  # a busy rank sends nothing for a while
+                    if each.rank in self._earlier and each.generation == self._members.group.generation:
+                        self._earlier[each.rank] = max(self._earlier[each.rank], each.given)
                     sequencer.acknowledge(each.generation, each.rank, each.taken, 0, each.rank in self._done)
             self._changed.notify_all()
 
@@ -302,6 +306,7 @@ class FeedServer:
             tuple(ranks),
             self._attempt,
             self._unseen,
+            self._has_caught_up(sequencer),
         )
 
     @property
@@ -314,6 +319,13 @@ class FeedServer:
             return None
         given = (each.given for each in self._progress.each_rank if each.generation == group.generation)
         return max((group.start, *self._reached.values(), *given))
+
+    def _has_caught_up(self, sequencer: Sequencer[Rows]) -> bool:
+        """Whether this attempt has what attempts before it have given, once that is known."""
+        group = self._members.group
+        if self._unseen is None or group is None:
+            return self._unseen is not None
+        return sequencer.has_come(max((group.start, *self._earlier.values())))
 
     def _leave(self, ask: Ask) -> Reply[Rows]:
         """A reader leaves. It is sent its group if that is complete."""
@@ -429,6 +441,8 @@ class FeedServer:
         (self._done.add if ask.done else self._done.discard)(ask.rank)
         self._progress.on_taken(group, ask.rank, ask.taken)
         self._reached[ask.rank] = max(self._reached.get(ask.rank, 0), ask.taken, *ask.wanted)
+        is_new = group.generation >= self._generation  # no attempt before this one has given it anything
+        self._earlier.setdefault(ask.rank, group.start if is_new else self._reached[ask.rank])
         self._paces.setdefault(ask.rank, RankPace()).note(time.monotonic(), ask.taken, ask.waited)
         if before != (sequencer.ready, sequencer.oldest, sequencer.awaited, sequencer.is_finished) or self._full:
             self._wake()
@@ -445,7 +459,8 @@ class FeedServer:
             if isinstance(answer, Refused):
                 return answer
             self._members.start(joined, ask)
-            self._paces, self._waiting, self._reached, self._done = {}, {}, {}, set()
+            self._paces, self._waiting, self._done = {}, {}, set()
+            self._reached, self._earlier = {}, {}
             self._wake()
         elif joined is not None:
             if missing != self._members.missing:

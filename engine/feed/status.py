@@ -53,7 +53,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
     ``batches``: how many there are, once known. ``missing``: ranks that have to come before batches are handed out.
     ``waits_for``: whom the data wait for, as the operators before the feed may give no more. ``attempt``: of the
     feed's task. ``unseen``: no rank has been given this batch or a later one, by this attempt or one before; None:
-    that is not known yet."""
+    that is not known yet. ``caught_up``: all batches that ranks may have from an attempt before have come again."""
 
     feed: str
     rows: int = 0
@@ -65,6 +65,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
     ranks: tuple[RankStatus, ...] = ()
     attempt: Attempt | None = None
     unseen: int | None = None
+    caught_up: bool = False
 
     @property
     def sentences(self) -> list[str]:

@@ -275,6 +275,28 @@ def test_status_says_who_waits_for_whom():
     assert "data wait for rank 1 of 2" in str(found)
 
 
+def test_status_says_when_an_attempt_has_what_ranks_may_have_from_one_before():
+    settings = FeedSettings(10, most_rows=500, ahead=500, certain=True)
+    server: FeedServer = FeedServer("feed")
+    server.open(Sequencer(settings), do_nothing, Attempt(1, 1))
+    assert server.status().caught_up, "nobody has anything"
+    generation = two_ranks(server, 4)
+    asked = [Ask(str(rank), rank, 2, 0, generation, 0, 0, (0, 1, 2, 3, 4, 5)) for rank in (0, 1)]
+    assert given(server, asked[0]) == [0, 1, 2, 3]
+    assert given(server, asked[1]) == [0, 1, 2, 3]
+    assert server.status().caught_up, "all is from this attempt, whatever they ask for"
+    elsewhere: FeedServer = FeedServer("feed")
+    for each, first in ((server, 4), (elsewhere, 5)):
+        each.open(Sequencer(settings), do_nothing, Attempt(1, 2))
+        for rank in (0, 1):
+            each.serve(replace(asked[rank], taken=2, wanted=(2, 3, 4, 5)), 0.0)
+        seen = []
+        for _ in range(6):
+            seen.append(each.status().caught_up)
+            each.accept(rows(10))
+        assert seen == [number >= first for number in range(6)]
+
+
 def test_status_forgets_the_pace_of_a_group_that_was_replaced():
     server: FeedServer = FeedServer("feed")
     server.open(Sequencer(FeedSettings(10, most_rows=40, ahead=40, certain=True)), do_nothing)
