@@ -2,7 +2,7 @@
 
 After the colon comes the name of a Flow, or of a function that gives one; the command line gives its arguments, as text
 or as what they are annotated as. The script is imported, not run as the main program: what begins the job belongs
-behind ``if __name__ == "__main__"``.
+behind ``if __name__ == "__main__"``, and is refused elsewhere before it has begun anything.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Union, get_args, get_origin
 
+from ..actors.process.imported_script import importing
 from ..engine.core.errors import ConfigurationError, PenstockError, UserCodeError
 from ..engine.files.paths import local_path
 from ..engine.flow.flow import Flow
@@ -35,7 +36,8 @@ def find_flow(where: str, given: Mapping[str, str] | None = None) -> Flow:
     if not colon or not attribute:
         raise ConfigurationError(f"{where!r} names no flow", _FORM)
     try:
-        module = _script(place) if place.endswith(".py") else _module(place)
+        with importing(place):
+            module = _script(place) if place.endswith(".py") else _module(place)
         found = getattr(module, attribute, None)
         if not isinstance(found, Flow) and callable(found):
             found = found(**_arguments(where, found, given or {}))

@@ -30,6 +30,7 @@ from ..actors.hosting.coordinator_host import CoordinatorFiles, CoordinatorHost,
 from ..actors.hosting.task_host import TaskFiles, TaskHost, snapshots_of
 from ..actors.hosting.waiting_chain import Standing
 from ..actors.process.ending import print_interrupts_briefly
+from ..actors.process.imported_script import refuse_while_importing
 from ..actors.process.waiting import Deadline
 from ..actors.protocol.messages import Deployment, Order, ProcessMessage, StatisticsAsked, Versioned
 from ..actors.protocol.settings import Checkpoints
@@ -91,6 +92,7 @@ def run_local(
     work; rows that are divided by key cost a third more processor time at two subtasks. Without ``checkpoints``
     nothing survives the process, and rows become visible when the job ends.
     """
+    refuse_while_importing(flow.name)
     asked = None if checkpoints is None else place_in(checkpoints)
     planned = partial(
         plan_job,

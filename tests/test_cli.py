@@ -119,6 +119,25 @@ def test_a_script_that_ends_itself_is_an_error(tmp_path, command):
     assert (done.returncode, "ends.py:flow ended itself, with sys.exit(0)" in done.stderr) == (2, True)
 
 
+UNGUARDED = """
+import penstock as ps
+import pyarrow as pa
+flow = ps.Flow("nightly")
+flow.from_tables(pa.table({"n": [1, 2, 3]})).write_parquet("out", mode="overwrite")
+ps.%s(flow, checkpoints="state", resume="restart").wait()
+"""
+
+
+@pytest.mark.parametrize("command", [("run", "--local"), ("explain",)])
+@pytest.mark.parametrize("runner", ["run", "run_local"])
+def test_a_script_without_a_guard_is_refused_before_it_has_begun_anything(tmp_path, runner, command):
+    (tmp_path / "bare.py").write_text(UNGUARDED % runner)
+    done = penstock(command[0], "bare.py:flow", *command[1:], cwd=tmp_path)
+    assert (done.returncode, 'if __name__ == "__main__"' in done.stderr) == (2, True)
+    assert "bare.py starts a job of flow 'nightly' when it is imported" in done.stderr
+    assert [each.name for each in tmp_path.iterdir() if each.name != "__pycache__"] == ["bare.py"]
+
+
 def test_flow_of_a_script_runs_on_ray(folder):
     done = penstock("run", "mine.py:flow", "--checkpoints", "state", "--parallelism", "1", cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -28,6 +28,7 @@ from ..client.moving import Planned, start_in_shape
 from ..cluster.environment import ClusterInfo, check_cluster, connect, disconnect
 from ..cluster.fitting import check_spares
 from ..process.ending import print_interrupts_briefly
+from ..process.imported_script import refuse_while_importing
 from ..protocol.settings import Checkpoints, Duration, seconds
 from .runtime import DEFAULT_RUNTIME, Runtime
 from .sendable import check_sendable, is_connected
@@ -92,6 +93,7 @@ def run(
     their splits, and which outputs to hold the rows that their sinks took, or, where nothing between them changes rows,
     that their sources handed on; and not only as many. ``wait()`` raises AuditError if they are others.
     """
+    refuse_while_importing(flow.name)
     check_cluster(address)
     place = None if checkpoints is None else place_in(checkpoints)
     if detached:
