@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import msgspec
+import pandas  # noqa: F401  (pyarrow gives timestamps in nanoseconds as its own)
 import pyarrow as pa
 import pytest
 
