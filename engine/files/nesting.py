@@ -4,8 +4,8 @@ Rules:
 
 1. A sink's folder lies neither within another sink's nor around it: a reader of the outer one would get the rows of
    both, and whoever cleans up one would touch the other.
-2. What a sink writes is not what a source of the same flow reads, nor around it, nor within it: the job would read its
-   own rows, or find its input changed.
+2. What a sink writes is not what a source or an index of the same flow reads, nor around it, nor within it: the job
+   would read its own rows, or find its input changed, or gone where it overwrites.
 3. A sink does not write into the checkpoint folder, nor is that, unless it is hidden (``_state``), among the data that
    a sink writes or a source reads.
 4. Nor is a savepoint, which may be asked for at any time, among such data, or among what the job keeps itself.

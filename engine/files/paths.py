@@ -268,6 +268,12 @@ class DataFile:
         return [opened.read_at(end - begin, begin) for begin, end in ranges]
 
     @property
+    def place(self) -> str:
+        """Its path, or the address of an object."""
+        objects = files_of(self.filesystem)
+        return self.path if objects is None else f"{objects.bucket.address}/{objects.key(self.path)}"
+
+    @property
     def reached(self) -> fs.FileSystem:
         """The file system by which the file is read: where it has a version, only under that."""
         objects = files_of(self.filesystem) if self.version else None

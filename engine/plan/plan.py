@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, cast
@@ -24,6 +24,7 @@ from ..core.source import SourceConfig, Split
 from ..core.traits import traits_of
 from ..core.user_code import is_users_object, story_of, text_of
 from ..files.nesting import check_nesting, check_savepoint
+from ..files.paths import DataFile
 from ..files.store_options import StoreAccess
 from ..state.memory import DEFAULT_BUDGET
 from .partitioning import Exchanging
@@ -327,7 +328,16 @@ class JobPlan:
     def _data(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """What is written and what is read: ids and places."""
         written = _places((id, sink) for id, (_, sink) in self.sinks.items())
-        return written, _places((id, source.config) for id, source in self.sources.items())
+        read = _places((id, source.config) for id, source in self.sources.items())
+        return written, [*read, *self._looked_up()]
+
+    def _looked_up(self) -> Iterator[tuple[str, str]]:
+        """The ids of lookup joins, and the files of their indexes."""
+        for pipeline in (pipeline for stage in self.stages.values() for pipeline in stage.pipelines):
+            for operator in pipeline.operators:
+                for file in getattr(getattr(operator.config, "index", None), "files", ()):
+                    if isinstance(file, DataFile):
+                        yield operator.id, file.place
 
 
 def _places(configs: Iterable[tuple[str, object]]) -> list[tuple[str, str]]:

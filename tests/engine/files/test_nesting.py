@@ -11,6 +11,7 @@ import pytest
 import penstock as ps
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.files.nesting import check_nesting, check_savepoint
+from support.bucket_twin import BucketTwin
 
 TABLE = pa.table({"k": [1, 2]})
 
@@ -100,6 +101,32 @@ def test_a_link_does_not_hide_that_a_job_reads_what_it_writes(tmp_path: Path) ->
     flow.read_parquet(tmp_path / "in").write_parquet(tmp_path / "other" / "out", mode="append")
     with pytest.raises(ConfigurationError, match="and parquet-1 reads"):
         ps.run_local(flow, checkpoints=tmp_path / "state")
+
+
+def test_an_index_that_the_job_would_overwrite_is_refused(tmp_path: Path) -> None:
+    former = ps.Flow("former")
+    former.from_tables([TABLE]).write_parquet(tmp_path / "people")
+    ps.run_local(former).wait(60)
+    flow = ps.Flow("nested")
+    people = ps.index.parquet(tmp_path / "people", "k")
+    flow.from_tables([TABLE]).lookup_join(people, "k", name="known").write_parquet(
+        tmp_path / "people", mode="overwrite"
+    )
+    with pytest.raises(ConfigurationError, match=r"and known reads .*people/part-"):
+        ps.run_local(flow, checkpoints=tmp_path / "state")
+
+
+def test_an_index_in_a_bucket_is_found_by_its_address(buckets: BucketTwin, bucket: str) -> None:
+    former = ps.Flow("former")
+    former.from_tables([TABLE]).write_parquet(f"s3://{bucket}/people")
+    ps.run_local(former).wait(60)
+    flow = ps.Flow("nested")
+    people = ps.index.parquet(f"s3://{bucket}/people", "k")
+    flow.from_tables([TABLE]).lookup_join(people, "k", name="known").write_parquet(
+        f"s3://{bucket}/people", mode="overwrite"
+    )
+    with pytest.raises(ConfigurationError, match=r"and known reads .*people/part-"):
+        ps.run_local(flow)
 
 
 def test_an_output_in_the_checkpoint_folder_is_refused_before_anything_runs(tmp_path: Path) -> None:
