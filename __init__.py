@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from penstock.engine.flow import index
     from penstock.engine.flow.flow import Flow, Stream
     from penstock.engine.flow.shuffling import ShuffleOptions as Shuffle
+    from penstock.engine.kernels.aggregate_protocol import AggregateFunction
     from penstock.engine.local.plan_task import PlanTask
     from penstock.engine.operators import Aggregate, Schedule, SortKey, WindowFunction
+    from penstock.engine.operators.aggregate.own_aggregates import aggregate_function
     from penstock.engine.operators.join.index_protocol import Index
     from penstock.engine.sinks.lane_counts import LaneCounts
     from penstock.jobs.local_run import run_local
@@ -48,6 +50,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",
+    "AggregateFunction",
     "Batch",
     "Checkpoints",
     "Columns",
@@ -76,6 +79,7 @@ __all__ = [
     "Stream",
     "Traits",
     "WindowFunction",
+    "aggregate_function",
     "attach",
     "col",
     "errors",
@@ -95,6 +99,8 @@ __all__ = [
 
 _HOMES = {
     "Aggregate": "penstock.engine.operators",
+    "AggregateFunction": "penstock.engine.kernels.aggregate_protocol",
+    "aggregate_function": "penstock.engine.operators.aggregate.own_aggregates",
     "Batch": "penstock.engine.core.elements",
     "Checkpoints": "penstock.actors.protocol.settings",
     "Columns": "penstock.engine.core.traits",

@@ -163,6 +163,7 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "Stream.forward": method(stream, "forward"),
         "Stream.write_to": writing,
         "Aggregate": function(ps.Aggregate, name="n", column="v", function="sum"),
+        "aggregate_function": function(ps.aggregate_function, function=max, type=pa.int64()),
         "SortKey": function(ps.SortKey, column="v"),
         "WindowFunction": function(ps.WindowFunction, name="n", function="lag", column="v"),
         "Checkpoints": function(ps.Checkpoints, folder="state-2"),
@@ -317,7 +318,7 @@ INNER = {
     *("Job", "Savepoint", "ReplayedBatch", "Stream", "Schedule", "Schedule.at"),  # made by the library alone
     # values that the engine makes, and what users write and the engine calls
     *("Batch", "Committable", "Cut", "Emission", "State", "Multiplicity", "Columns.needed", "Traits.columns_of"),
-    *_of("Operator", "Source", "Sink", "Index", "Stateless", "LaneCounts"),
+    *_of("AggregateFunction", "Operator", "Source", "Sink", "Index", "Stateless", "LaneCounts"),
     *(f"errors.{name}" for name in dir(ps.errors)),
     *(f"index.{name}" for name in dir(ps.index) if name[0].isupper() and name not in ("Between", "InList")),
     *(

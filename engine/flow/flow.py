@@ -619,7 +619,8 @@ class Stream(Shaping, Looking, Calling):
 
         Functions: count, sum, min, max, mean, variance, stddev, median, quantile(0.9), quantile_disc(0.9),
         count_distinct, first, last, collect_list, and in little memory approx_count_distinct and approx_quantile(0.9);
-        or an object of your own with the methods of ``penstock.engine.kernels.aggregate_protocol.AggregateFunction``.
+        or one of your own: a :class:`~penstock.AggregateFunction`, or a plain function of all values
+        (:func:`~penstock.aggregate_function`).
         Rows come when the input ends. Functions whose value depends on the order of rows see all rows of a key in
         order; the others are computed per lane first, and then their groups come lane by lane. That happens in one
         subtask, or in every one if the stream is partitioned by keys of the aggregation; ``exchange="key"`` partitions

@@ -22,6 +22,7 @@ from ...buffers.state_rows import children
 from ...core.arguments import checked
 from ...core.errors import DataError, FlowError
 from ...core.schemas import check_columns, check_movable, value_type
+from ...core.user_code import is_users_object
 from ...kernels.accumulators import (
     Accumulator,
     GroupRows,
@@ -37,6 +38,7 @@ from ...kernels.pieces import Flags, Positions
 from ...kernels.sorting import SortKey, as_sort_keys, check_sort_keys
 from .aggregate_functions import FUNCTIONS, MADE_OF_PARTS, OF_SHARES, function_called
 from .list_aggregates import DistinctValues, OrderedValues
+from .own_aggregates import OwnAggregate
 
 Step: TypeAlias = Literal["single", "partial", "final"]
 Arguments: TypeAlias = tuple[pa.DataType | None, ...]
@@ -72,7 +74,7 @@ class Aggregate:
 
     def _plain(self) -> AggregateFunction:
         if not isinstance(self.function, str):
-            return self.function
+            return OwnAggregate(self.function) if is_users_object(self.function) else self.function
         found = function_called(self.function)
         if found is None:
             of_shares = (f"{name}(share)" for name in OF_SHARES)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.engine.core.errors import FlowError
+from penstock.engine.core.errors import DataError, FlowError, PenstockError, UserCodeError
 from penstock.engine.kernels.aggregate_protocol import AggregateFunction, Segments
 from penstock.engine.operators import Aggregate, HashAggregate, SortKey, StreamAggregate
 from penstock.engine.operators.aggregate.aggregate_functions import FUNCTIONS
@@ -217,3 +217,58 @@ def test_aggregates_of_one_argument_share_what_they_count() -> None:
     for step, count in counts.items():
         columns = AggregateColumns("test", (*asked, *others), arguments_of((*asked, *others), schema), step)
         assert len(columns.accumulators()) == count
+
+
+def own(**aggregates: Any) -> ps.Stream:
+    table = pa.table({"k": [1, 1, 2, 2, 2, 3], "v": [1.0, 5.0, 2.0, None, 9.0, None], "t": [*"abcdef"]})
+    return ps.Flow("own").from_tables([table] * 3).aggregate(["k"], **aggregates)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_plain_function_gets_the_values_of_its_group_in_order_and_no_nulls(parallelism: int) -> None:
+    text = ps.aggregate_function(lambda values: ",".join(map(str, values)) or None, pa.string(), name="text")
+    found = own(text=("v", text), n="count")
+    assert [(row["text"], row["n"]) for row in found.to_arrow().to_pylist()] == [
+        ("1.0,5.0,1.0,5.0,1.0,5.0", 6),
+        ("2.0,9.0,2.0,9.0,2.0,9.0", 9),
+        (None, 3),
+    ]
+    found.collect("rows")
+    with ps.run_local(found.flow, parallelism=parallelism) as job:
+        assert job.wait(60).result("rows").equals(found.to_arrow())
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda values: 1 / 0, "aggregate function bad raised ZeroDivisionError"),
+        (lambda values: "x", "aggregate function bad raised ArrowInvalid"),
+    ],
+)
+def test_what_a_plain_function_raises_names_it(function: Any, said: str) -> None:
+    with pytest.raises(UserCodeError, match=said):
+        own(n=("v", ps.aggregate_function(function, pa.float64(), name="bad"))).to_arrow()
+    with pytest.raises(FlowError, match="bad cannot be computed of rows"):
+        own(n=Aggregate("n", None, ps.aggregate_function(function, pa.float64(), name="bad")))
+
+
+PROMISES: dict[str, tuple[Any, type[PenstockError], str]] = {
+    "state_types": (lambda self, column: None, FlowError, "state_types gave None"),
+    "result_type": (lambda self, column: "int64", FlowError, "result_type gave 'int64'"),
+    "lift": (lambda self, values, rows: pa.array([1] * rows), DataError, "lift gave no tuple of 1 arrays"),
+    "blank": (lambda self, column, rows: (pa.nulls(rows, pa.int32()),), DataError, "blank gave . values of int32"),
+    "merge": (lambda self, state, segments: (pa.array([0] * 99),), DataError, "merge gave 99 values of int64, not 3"),
+    "final": (lambda self, state, column: [1], DataError, "final gave a list"),
+}
+
+
+@pytest.mark.parametrize("method", PROMISES)
+def test_a_function_that_breaks_its_promise_is_named(method: str) -> None:
+    broken, kind, said = PROMISES[method]
+    with pytest.raises(kind, match=f"aggregate function longest: {said}"):
+        own(n=("t", type("Broken", (Longest,), {method: broken})())).to_arrow()
+
+
+def test_what_a_function_raises_names_it_and_the_method() -> None:
+    with pytest.raises(UserCodeError, match="lift of aggregate function longest raised TypeError"):
+        own(n=("v", Longest())).to_arrow()
