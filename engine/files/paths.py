@@ -72,6 +72,7 @@ _READ_BYTES = 256 * 1024
 """Read at once for a digest: larger pieces would be memory that the kernel clears anew for each, at twice the cost."""
 UNREADABLE = "repair the file, or leave it out of the source"
 """What to do about a file that is not what its name says."""
+AS_UTF8 = "write the file as UTF-8, or leave it out of the source"
 BACK_AGAIN = "put it back and start the job again, which goes on from its checkpoint, or start a new job without it"
 """What to do about a file that is gone. Trying again by ourselves would not bring it back."""
 
@@ -314,6 +315,8 @@ class DataFile:
             yield
         except _WRONG_FILE as error:
             raise self._unreadable(error) from error
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self.path} cannot be read: a name in it is no text: {error}", AS_UTF8) from error
         except OtherObjectError as error:
             told = f"is another object than when the job was planned (then its ETag was {self.version})"
             raise self._other(told) from error
@@ -336,6 +339,12 @@ class DataFile:
                 yield
         except (DataError, StorageError) as error:
             raise ConfigurationError(error.message, error.remedy) from error
+
+
+def with_names(schema: pa.Schema) -> pa.Schema:
+    """A schema whose names are text. Raises UnicodeDecodeError: pyarrow finds out when it is asked for them."""
+    _ = schema.names
+    return schema
 
 
 def file_size(file: DataFile) -> int | None:

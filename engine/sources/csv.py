@@ -29,7 +29,16 @@ from ..core.errors import ConfigurationError, DataError
 from ..core.schemas import check_distinct
 from ..core.shown import hides_credentials
 from ..files.object_store import storage_options
-from ..files.paths import UNREADABLE, DataFile, absolute_paths, check_columns, check_same, from_row, list_files
+from ..files.paths import (
+    UNREADABLE,
+    DataFile,
+    absolute_paths,
+    check_columns,
+    check_same,
+    from_row,
+    list_files,
+    with_names,
+)
 from .lines import LineSplit, Quoting, beginning, codec_of, line_splits, with_error
 
 _BLOCK_BYTES = 4 * 1024 * 1024
@@ -260,12 +269,13 @@ def _header(file: DataFile, dialect: Dialect, passes_bad: bool) -> pa.Schema:
     if lines:
         # else the cut went through a value, or something is wrong with the file
         with (
+            file.planning(),
             suppress(pa.ArrowInvalid),
             csv.open_csv(
                 pa.BufferReader(lines), dialect.read(_HEADER_BYTES), _parse(dialect, passes_bad), dialect.convert()
             ) as reader,
         ):
-            return reader.schema
+            return with_names(reader.schema)
     return _infer(file, dialect, {}, _BLOCK_BYTES, passes_bad)
 
 
@@ -288,4 +298,4 @@ def _infer(
         stream = opened if codec is None else pa.CompressedInputStream(opened, codec)
         parse = _parse(dialect, passes_bad)
         with csv.open_csv(stream, dialect.read(block_bytes), parse, dialect.convert(types)) as reader:
-            return reader.schema
+            return with_names(reader.schema)

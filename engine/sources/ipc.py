@@ -23,7 +23,7 @@ from ..core.arguments import checked
 from ..core.errors import ConfigurationError
 from ..core.shown import hides_credentials
 from ..files.object_store import storage_options
-from ..files.paths import DataFile, absolute_paths, check_columns, check_same, from_row, list_files
+from ..files.paths import DataFile, absolute_paths, check_columns, check_same, from_row, list_files, with_names
 
 _MAGIC = b"ARROW1"
 """The first bytes of the file form."""
@@ -154,6 +154,6 @@ def _look(file: DataFile) -> tuple[bool, pa.Schema, int | None]:
         random_access = opened.read(len(_MAGIC)) == _MAGIC
         opened.seek(0)
         if not random_access:
-            return False, ipc.open_stream(opened).schema, None
+            return False, with_names(ipc.open_stream(opened).schema), None
         reader = ipc.open_file(opened)
-        return True, reader.schema, reader.count_rows()
+        return True, with_names(reader.schema), reader.count_rows()

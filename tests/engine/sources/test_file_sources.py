@@ -168,6 +168,21 @@ def test_file_that_went_away_is_an_error_that_is_final(form: Form, tmp_path: Pat
         list(split.open(0))
 
 
+def test_name_of_a_column_that_is_no_utf8_is_an_error_that_names_the_file(form: Form, tmp_path: Path) -> None:
+    path = write(form, tmp_path / "data", pa.table({"Groesse": [1]}))
+    damage(path, path.read_bytes().replace(b"Groesse", b"Gr\xf6\xdfe12"))
+    with pytest.raises(ConfigurationError, match=f"{path} cannot be read: .*utf-8.*\n.*UTF-8"):
+        _ = form(path).schema
+
+
+def test_name_in_a_later_file_that_is_no_utf8_is_an_error_that_names_that_one(form: Form, tmp_path: Path) -> None:
+    for name in "ab":
+        path = write(form, tmp_path / name, pa.table({"Groesse": [1]}))
+    damage(path, path.read_bytes().replace(b"Groesse", b"Gr\xf6\xdfe12"))
+    with pytest.raises(ConfigurationError, match=f"{path} cannot be read: .*utf-8.*\n.*UTF-8"):
+        form(tmp_path).splits()
+
+
 def test_damaged_page_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "data.parquet"
     parquet.write_table(pa.table({"x": range(100_000)}), path, use_dictionary=False)
