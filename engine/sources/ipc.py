@@ -6,6 +6,9 @@ Rules:
    column at most (the narrowest), to learn their lengths.
 2. A file in the *stream* form is read from its beginning, and its length is unknown.
 3. All files have the columns and types of the first one; this is checked when the job is planned.
+4. Files are untrusted: pyarrow takes lengths and places as they stand there, and whoever looked at values outside of a
+   damaged file would end the process. So each record batch is looked through before it is given (4 ms for a million
+   short texts).
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ class IpcSplit:
     random_access: bool
     rows: int | None
     blocking: ClassVar[bool] = True
+    trusted: ClassVar[bool] = False
+    """Its bytes are known to be those that were written."""
 
     @property
     def id(self) -> str:
@@ -53,7 +58,7 @@ class IpcSplit:
     def _from_stream(self) -> Iterator[pa.RecordBatch]:
         with self.file.reading(), self.file.open() as opened, ipc.open_stream(opened) as reader:
             for records in reader:
-                yield records.select(self.columns)
+                yield self._given(records)
 
     def _from_file(self, start: int) -> Iterator[pa.RecordBatch]:
         with self.file.reading(), self.file.open() as opened:
@@ -61,7 +66,14 @@ class IpcSplit:
             first, start = self._find(opened, schema, start)
             reader = _reader(opened, [schema.get_field_index(name) for name in self.columns])
             batches = (reader.get_batch(index) for index in range(first, reader.num_record_batches))
-            yield from from_row((records.select(self.columns) for records in batches), start)
+            yield from from_row((self._given(records) for records in batches), start)
+
+    def _given(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that are wanted (rule 4). Raises ArrowInvalid."""
+        found = records.select(self.columns)
+        if not self.trusted:
+            found.validate(full=True)
+        return found
 
     def _find(self, opened: pa.NativeFile, schema: pa.Schema, start: int) -> tuple[int, int]:
         """The record batch that holds row ``start``, and the row's position in it."""

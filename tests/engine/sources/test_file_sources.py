@@ -192,6 +192,34 @@ def test_damaged_page_names_the_file(tmp_path: Path) -> None:
         list(split.open(0))
 
 
+@pytest.mark.parametrize("open_writer", [ipc.new_file, ipc.new_stream])
+@pytest.mark.parametrize(
+    "type", [pa.string(), pa.string_view(), pa.list_(pa.int64()), pa.dictionary(pa.int32(), pa.int64())], ids=str
+)
+def test_arrow_file_whose_values_lie_outside_of_it_is_an_error_that_names_it(
+    tmp_path: Path, open_writer: Any, type: pa.DataType
+) -> None:
+    """Whoever looked at them would end the process."""
+    path, number = tmp_path / "data", 123456789
+    if pa.types.is_dictionary(type):
+        column = pa.DictionaryArray.from_arrays(pa.array([0, number], pa.int32()), pa.array([1]), safe=False)
+    elif type == pa.string_view():
+        view = np.array([20, 0, 0, number], np.int32)
+        column = pa.Array.from_buffers(type, 1, [None, pa.py_buffer(view), pa.py_buffer(b"of more than twelve bytes")])
+    else:
+        ends = pa.py_buffer(np.array([0, number, 1], np.int32))
+        values = [pa.array([1])] if pa.types.is_list(type) else []
+        column = pa.Array.from_buffers(
+            type, 2, [None, ends, *([] if values else [pa.py_buffer(b"x")])], children=values
+        )
+    records = pa.record_batch([column], ["x"])
+    with open_writer(path, records.schema) as writer:
+        writer.write_batch(records)
+    (split,) = IpcSource(path).splits()
+    with pytest.raises(DataError, match=f"{path} cannot be read"):
+        list(split.open(0))
+
+
 @pytest.mark.parametrize("filter", [None, pc.field("x") >= 0])
 def test_page_that_does_not_fit_its_checksum_is_an_error_that_names_the_column(
     tmp_path: Path, filter: pc.Expression | None
