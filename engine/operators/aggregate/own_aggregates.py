@@ -134,7 +134,8 @@ def aggregate_function(
 
     All values of all groups are kept until the end. A function that can do with less is a :class:`AggregateFunction`::
 
-        spread = ps.aggregate_function(lambda prices: max(prices) - min(prices), pa.float64(), name="spread")
+        width = lambda prices: max(prices) - min(prices) if prices else None
+        spread = ps.aggregate_function(width, pa.float64(), name="spread")
         flights.aggregate(["carrier"], spread=("price", spread))
     """
     return OfValues(function, type, name or str(getattr(function, "__name__", "function")))
