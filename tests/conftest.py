@@ -41,11 +41,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support.bucket_twin import BucketTwin, environment
 from support.left_threads import left_since
 from support.object_server import ObjectServer
 from support.store_proxy import StoreProxy
+
+# No property rests on how fast the machine is: an example that is slow beside other work is not a failure.
+settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("penstock")
 
 FORBIDDEN_WHEN_PURE = frozenset({"ray", "raydp", "pyspark"})
 

@@ -131,6 +131,10 @@ class DriverActor:
         if ray.get_runtime_context().was_current_actor_reconstructed:
             self._announce(self._plan.name)
 
+    def __repr__(self) -> str:
+        """What Ray writes in front of each line that a user's function prints."""
+        return f"{self._plan.name} {self._options.slot}"
+
     # ------------------------------------------------------------------ the task
 
     def _take_control(self) -> ProcessEnd:
