@@ -132,7 +132,9 @@ def test_process_that_nobody_asks_for_leaves_by_itself(cluster: str, tmp_path: P
     options = DriverOptions(plan.tasks()[0], str(tmp_path), share_plan(plan, detached=False), bytes(32), runtime)
     driver = driver_actor_class().remote(sealed(options))
     first = ray.get(driver.ready.remote())
-    assert ray.get(driver.__ray_call__.remote(repr)) == f"{plan.name} {plan.tasks()[0]}", "what Ray writes before prints"
+    assert ray.get(driver.__ray_call__.remote(repr)) == f"{plan.name} {plan.tasks()[0]}", (
+        "what Ray writes before prints"
+    )
     with suppress(ProcessLookupError):
         handle = os.pidfd_open(first.pid)
         assert select.select([handle], [], [], PATIENCE)[0], "nobody has asked for it, and it is still there"
