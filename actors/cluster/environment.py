@@ -30,6 +30,7 @@ from typing import Any
 
 from ...engine.core.errors import SetupError
 from . import java
+from .task_lines import show_tasks_lines
 
 NAMESPACE = "penstock"
 """The Ray namespace of every actor of ours."""
@@ -282,7 +283,7 @@ def _connected(
     if not before:
         level = "INFO" if verbose else "ERROR"
         try:
-            ray.init(namespace=NAMESPACE, log_to_driver=verbose, logging_level=level, **settings)
+            ray.init(namespace=NAMESPACE, log_to_driver=True, logging_level=level, **settings)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise _refusal(str(settings["address"]), error) from error
         if not verbose:
@@ -295,12 +296,11 @@ def _connected(
 
 
 def _hush() -> None:
-    """Keep Ray from writing to stderr that a worker died: the job says so itself, and goes on.
-
-    ``log_to_driver=False`` silences workers, not Ray's own messages about them, and there is no setting for those.
-    """
+    """Keep Ray from writing to stderr what processes log, and that one died: the job says so itself, and goes on. There
+    is no setting for Ray's own messages about processes."""
     from ray._private import worker
 
+    show_tasks_lines()
     worker.print_to_stdstream = lambda *_arguments, **_options: None
 
 

@@ -25,6 +25,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -128,7 +129,9 @@ class DriverActor:
         self._reporter = None if reporting.metrics is None else Reporter(self._samples, reporting.metrics)
         if options.runtime.notice_seconds is not None and not watch_sigterm(self._told_to_end):
             _log.warning("%s gets no notice of its end: it was not made on the main thread", options.slot)
-        if ray.get_runtime_context().was_current_actor_reconstructed:
+        with warnings.catch_warnings(action="ignore"):  # of Ray's, about how it finds that out
+            began_again = ray.get_runtime_context().was_current_actor_reconstructed
+        if began_again:
             self._announce(self._plan.name)
 
     def __repr__(self) -> str:
