@@ -39,7 +39,9 @@ def lowest() -> list[str]:
 def pure(session: nox.Session, versions: str) -> None:
     """Engine and coordinator, without Ray and Spark."""
     session.install("setuptools>=77", *TOOLS, *(lowest() if versions == "lowest" else RANGES))
-    session.install("--no-build-isolation", "-e", ".[demo,sql,stores,torch]", *(lowest() if versions == "lowest" else ()))
+    session.install(
+        "--no-build-isolation", "-e", ".[demo,sql,stores,torch]", *(lowest() if versions == "lowest" else ())
+    )
     session.run(
         "python", "-m", "pytest", "-p", "no:cacheprovider", "--pure", "-q", "-n", "2", "--dist", "loadfile",
         "-m", "not ray and not spark and not slow and not chaos and not large and not sweep",
