@@ -80,7 +80,7 @@ def test_runtime_environments_name_the_wheel_and_pin_what_the_package_pins(spec:
     found = yaml.safe_load((DEPLOY / "runtime-env.yaml").read_text())
     assert found["py_modules"] == [f"dist/penstock-{PROJECT['version']}-py3-none-linux_x86_64.whl"]
     wanted = [*PROJECT["dependencies"], *chain.from_iterable(PROJECT["optional-dependencies"].values())]
-    exact = {each.partition("==")[0]: each for each in wanted if "==" in each}
+    exact = {each.partition("==")[0]: each.partition(";")[0] for each in wanted if "==" in each.partition(";")[0]}
     for each in found["pip"]:
         name = re.match(r"[\w-]+", each)[0]
         assert each == exact.get(name, each), each
