@@ -9,8 +9,9 @@ Rules:
    rows, except at the end of a flow without any (rule 4 of the sink).
 3. The totals of all files that were closed up to a checkpoint's barrier are part of its state (``settle``): whoever
    resumes compares them with what is there.
-4. After an error the sink is broken: rows that did not reach a file are lost with it, so every later call fails the
-   same way, and the attempt must be replaced. What it had not prepared is removed.
+4. After an error the sink is broken: rows that did not reach a file are lost with it, so every later write fails the
+   same way, and the attempt must be replaced. What it had not flushed is removed at once, on the thread that writes.
+   What it had is whole, and the driver may be about to prepare it: it is left to ``prepare`` and ``close``.
 5. Files promise nothing about nulls inside a type (``nullability``): a null struct holds no values to keep a promise.
 6. Values that the file's types cannot hold are an error of the data, which no other attempt could mend.
 7. With ``partition_by`` several files are open at once, one a folder. All together they hold no more bytes than one
@@ -23,7 +24,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from functools import partial
@@ -307,11 +308,20 @@ class RunningFileSink(Stateless):
         return state
 
     def close(self) -> None:
+        self._remove_unflushed()
+        for files in self._flushed.values():
+            self._remove(files)
+        self._flushed = {}
+
+    def _remove_unflushed(self) -> None:
         for open_file in self._open.values():
             open_file.abandon()
-        for file in (*self._closed, *(file for files in self._flushed.values() for file in files)):
+        self._remove(self._closed)
+        self._open, self._closed = OrderedDict(), []
+
+    def _remove(self, files: Sequence[Mapping[str, Any]]) -> None:
+        for file in files:
             remove(self._filesystem, f"{self._folder}/{file['staged']}")
-        self._open, self._closed, self._flushed = OrderedDict(), [], {}
 
     def _check(self) -> None:
         if self._broken is not None:
@@ -332,7 +342,7 @@ class RunningFileSink(Stateless):
     def _give_up(self, error: PenstockError) -> None:
         """Rule 4."""
         self._broken = error
-        self.close()
+        self._remove_unflushed()
 
     def _new_file(self) -> StagedFile:
         path = f"{self._staging}/{self._staged_name(self._opened)}"

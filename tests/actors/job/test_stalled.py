@@ -42,13 +42,15 @@ def test_stalled_consumer_bounds_what_is_in_flight_and_is_named(cluster: str, tm
         assert sum(each.queued for each in queued) <= edge.bytes
         assert sum(source.rows for found in sources for source in found.sources) < SOURCE.rows
         waiting = [f"wide[{subtask}]: wide waits for output: edge: wide[{subtask}] → edge[0]" for subtask in range(2)]
-        while sorted((said := job.why())[2:]) != waiting:
+        while not names_the_culprit(said := job.why()) or sorted(said[2:]) != waiting:
             assert time.monotonic() < until, f"it was never said: {said}"
-        culprit = said[1]
-        assert culprit.startswith("edge[0]: ")
-        # a call is made beside the driver if it is the first one, or the one before took long
-        assert "edge waits for dependency: until_file." in culprit or "works, in edge" in culprit
-        assert culprit.endswith("; others wait for it")
         go.touch()
         job.wait(PATIENCE)
     assert ds.dataset(tmp_path / "out", format="parquet").count_rows() == SOURCE.rows
+
+
+def names_the_culprit(said: list[str]) -> bool:
+    """What is first in the chain; until the batches that the sources have sent are there, it is another one."""
+    # a call is made beside the driver if it is the first one, or the one before took long
+    at_work = len(said) > 1 and ("edge waits for dependency: until_file." in said[1] or "works, in edge" in said[1])
+    return at_work and said[1].startswith("edge[0]: ") and said[1].endswith("; others wait for it")

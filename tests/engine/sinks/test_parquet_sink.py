@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 from typing import Literal
@@ -129,6 +131,31 @@ def test_close_removes_what_was_not_prepared(tmp_path: Path) -> None:
     commit(config, FIRST, prepared)
     assert read(tmp_path) == [1, 2, 3]
     assert not list((tmp_path / "_staging" / JOB / "unclaimed").iterdir())
+
+
+def test_what_was_flushed_can_be_prepared_though_later_writes_fail(tmp_path: Path) -> None:
+    """They fail on another thread, between the flush and the driver's hearing of it."""
+    config = ParquetSink(tmp_path, rows_per_file=2)
+    sink = open_sink(config)
+    put(sink, [1, 2, 3])
+    sink.flush(FIRST)
+    staging = tmp_path / "_staging" / JOB / "unclaimed"
+    with put_aside(staging), pytest.raises(StorageError):
+        put(sink, [4, 5, 6])
+    commit(config, FIRST, sink.prepare(FIRST))
+    assert read(tmp_path) == [1, 2, 3]
+    with pytest.raises(StorageError):
+        prepared_by(sink, SECOND)
+    sink.close()
+    assert not list(staging.iterdir())
+
+
+@contextmanager
+def put_aside(folder: Path) -> Iterator[None]:
+    """It is not there while this lasts."""
+    aside = folder.rename(folder.with_name("aside"))
+    yield
+    aside.rename(folder)
 
 
 # ---------------------------------------------------------------- killed processes
