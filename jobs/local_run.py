@@ -19,7 +19,7 @@ from typing import cast
 from ..actors.claims.deferred import hand_over
 from ..actors.claims.inputs import plan_with_inputs
 from ..actors.claims.place import Place, Resume, place_in, temporary_place
-from ..actors.claims.restart import start_over
+from ..actors.claims.restart import Given, start_over
 from ..actors.claims.start import Claim, begin_in, check_first
 from ..actors.client.backend import Ownership
 from ..actors.client.job import Job
@@ -103,7 +103,8 @@ def run_local(
         threads=threads,
         fused=asked is None and from_snapshot is None and threads != 0,
     )
-    start_over(flow, asked, name or flow.name, resume, planned, from_snapshot=from_snapshot, take_over=take_over)
+    given = Given(from_snapshot, claim, allow_changes, resume_model, take_over)
+    start_over(flow, asked, name or flow.name, resume, planned, given)
     check_first(flow, planned, asked, resume=resume, from_snapshot=from_snapshot, take_over=take_over)
     flow = hand_over(flow, asked, name=name, resume=resume, on_ray=False, from_snapshot=from_snapshot)
     place = asked or temporary_place()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...coordinator.log.recovery import generation_of
 from ...coordinator.model.manifest import LogEntry, Restarted, closing_entry, split_dropped
@@ -31,10 +31,21 @@ from ..storage.stores import open_store
 from .inputs import settle
 from .ownership import check_stores, examine_outputs
 from .place import Place, Resume
-from .start import manifest_of
+from .start import Claim, examine_snapshot, manifest_of, refuse_words_about
 
 _OTHERS = {"splits": "was fed split sets", "feeds": "was read by ranks", "models": "was read by ranks"}
 """What lies below the job's folder of which somebody else may depend, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the new run is told to begin with, as in ``penstock.run``."""
+
+    from_snapshot: str | os.PathLike[str] | None = None
+    claim: Claim = "no_claim"
+    allow_changes: bool = False
+    resume_model: str | None = None
+    take_over: bool = False
 
 
 def start_over(
@@ -43,12 +54,10 @@ def start_over(
     job: str,
     resume: Resume,
     planned: Callable[[Flow], JobPlan],
-    *,
-    from_snapshot: str | os.PathLike[str] | None = None,
-    take_over: bool = False,
+    given: Given = Given(),
 ) -> None:
-    """Begin the log in ``place`` anew if that was asked for and there is one. Raises PenstockError. ``planned`` and
-    what follows are what the job will begin with."""
+    """Begin the log in ``place`` anew if that was asked for and there is one. Raises PenstockError. The job will begin
+    with what is ``planned`` and ``given``."""
     if resume != "restart" or place is None or not place.stays:
         return
     store = open_store(place.folder)
@@ -59,8 +68,8 @@ def start_over(
         return
     begun = entries[-1]
     if not isinstance(begun, Restarted):
-        _check(entries, keys, place.folder, job, from_snapshot)
-        _check_beginning(flow, planned, place.folder, from_snapshot, take_over)
+        _check(entries, keys, place.folder, job, given)
+        _check_beginning(flow, planned, place.folder, given)
         begun = Restarted(
             number=entries[-1].number + 1, generation=max(map(generation_of, entries)), by=uuid.uuid4().hex
         )
@@ -75,9 +84,7 @@ def start_over(
             store.delete(key)
 
 
-def _check(
-    entries: list[LogEntry], keys: list[str], folder: str, job: str, from_snapshot: str | os.PathLike[str] | None
-) -> None:
+def _check(entries: list[LogEntry], keys: list[str], folder: str, job: str, given: Given) -> None:
     if closing_entry(split_dropped(entries)[0]) is None:
         raise ConfigurationError(
             f"job {job!r} in {folder} is not over: its log is open, and a run may go on from it",
@@ -90,27 +97,31 @@ def _check(
                 f"job {job!r} in {folder} {why}: what they depend on lies there, in {kind}/",
                 "choose another checkpoint folder to run it again, or remove this one",
             )
-    if from_snapshot is not None and absolute(from_snapshot).rstrip("/") == f"{folder.rstrip('/')}/{safe_name(job)}":
+    snapshot = given.from_snapshot
+    if snapshot is not None and absolute(snapshot).rstrip("/") == f"{folder.rstrip('/')}/{safe_name(job)}":
         raise ConfigurationError(
             f"job {job!r} is to begin anew, and to start from its own last checkpoint in {folder}, which goes then",
             "start from a savepoint, or give the new run another checkpoint folder",
         )
+    if given.resume_model is not None:
+        raise ConfigurationError(
+            f'resume="restart" begins job {job!r} anew, and resume_model={given.resume_model!r} goes back into it',
+            'leave one out: to go on from the model pass resume="auto"',
+        )
+    refuse_words_about(snapshot, given.claim, given.allow_changes)
 
 
-def _check_beginning(
-    flow: Flow,
-    planned: Callable[[Flow], JobPlan],
-    folder: str,
-    from_snapshot: str | os.PathLike[str] | None,
-    take_over: bool,
-) -> None:
+def _check_beginning(flow: Flow, planned: Callable[[Flow], JobPlan], folder: str, given: Given) -> None:
     """Refuse inputs, outputs and a plan that the new run would be refused for, while the former job is still there."""
     plan = planned(not_handed_over(flow)) if has_deferred(flow) else settle(flow, None, keeps=False).planned(planned)
     ancestors: tuple[str, ...] = ()
-    if from_snapshot is not None:
-        manifest = manifest_of(from_snapshot)
+    if (snapshot := given.from_snapshot) is not None:
+        if has_deferred(flow):
+            manifest = manifest_of(snapshot)
+        else:
+            _, manifest = examine_snapshot(snapshot, plan, given.claim, given.allow_changes)
         ancestors = (*manifest.ancestors, manifest.uuid)
     plan = replace(plan, uuid=uuid.uuid4().hex)
     plan.check(bool(ancestors), folder)
-    examine_outputs(plan, JobIdentity(plan.uuid, ancestors=ancestors), (), folder, take_over)
+    examine_outputs(plan, JobIdentity(plan.uuid, ancestors=ancestors), (), folder, given.take_over)
     check_stores(plan, folder)

@@ -74,18 +74,41 @@ def find_start(
 ) -> Snapshot | None:
     """The snapshot that the job in ``folder`` starts from; None if it has a checkpoint (rule 2) or is to have none."""
     if path is None:
-        if claim != "no_claim" or allow_changes:
-            raise ConfigurationError("claim and allow_changes say nothing without a snapshot", "pass from_snapshot=")
+        refuse_words_about(None, claim, allow_changes)
         return None
     if any(isinstance(entry, Manifest) for entry in read_log_in(folder, plan.name)):
         return None
     return find_snapshot(path, plan, claim=claim, allow_changes=allow_changes)
 
 
+def refuse_words_about(path: str | os.PathLike[str] | None, claim: Claim, allow_changes: bool) -> None:
+    """Refuse what is said of a snapshot that there is not. Raises ConfigurationError."""
+    if path is None and (claim != "no_claim" or allow_changes):
+        raise ConfigurationError("claim and allow_changes say nothing without a snapshot", "pass from_snapshot=")
+
+
 def find_snapshot(
     path: str | os.PathLike[str], plan: JobPlan, *, claim: Claim = "no_claim", allow_changes: bool = False
 ) -> Snapshot:
     """The snapshot at ``path`` as a start for ``plan``. Raises ConfigurationError or StorageError."""
+    snapshot, manifest = examine_snapshot(path, plan, claim, allow_changes)
+    held = {each for found in execution_graph(plan).operators.values() for each in found}
+    if left := held_by(manifest) - held:
+        _log.warning(
+            "job %s: what the snapshot in %s holds of %s is left behind: the flow has no such name. A source or "
+            "an operator that has another name now begins anew",
+            plan.name,
+            snapshot.root,
+            ", ".join(map(repr, sorted(left))),
+        )
+    check_outputs(plan, manifest, state_of(manifest, snapshot.root, plan.name, plan.sinks))
+    return snapshot
+
+
+def examine_snapshot(
+    path: str | os.PathLike[str], plan: JobPlan, claim: Claim, allow_changes: bool
+) -> tuple[Snapshot, Manifest]:
+    """The snapshot at ``path`` as a start for ``plan``, and what it was. Raises ConfigurationError or StorageError."""
     if claim not in _MODES:
         raise ConfigurationError(f"claim={claim!r} is unknown", 'give "no_claim" or "claim"')
     place = absolute(path)
@@ -104,17 +127,7 @@ def find_snapshot(
         refused = check_snapshot(graph, snapshot)
     if refused is not None:
         raise error_of(refused)
-    snapshot = replace(snapshot, manifest=snapshot_for_more_epochs(plan, snapshot.manifest, root))
-    if left := held_by(manifest) - {each for found in graph.operators.values() for each in found}:
-        _log.warning(
-            "job %s: what the snapshot in %s holds of %s is left behind: the flow has no such name. A source or "
-            "an operator that has another name now begins anew",
-            plan.name,
-            root,
-            ", ".join(map(repr, sorted(left))),
-        )
-    check_outputs(plan, manifest, state_of(manifest, root, plan.name, plan.sinks))
-    return snapshot
+    return replace(snapshot, manifest=snapshot_for_more_epochs(plan, snapshot.manifest, root)), manifest
 
 
 def manifest_of(path: str | os.PathLike[str]) -> Manifest:

@@ -22,7 +22,7 @@ from ...engine.state.memory import DEFAULT_BUDGET
 from ..claims.deferred import closing_leases, hand_over
 from ..claims.inputs import plan_with_inputs
 from ..claims.place import Place, Resume, place_in
-from ..claims.restart import start_over
+from ..claims.restart import Given, start_over
 from ..claims.start import Claim, begin_in, begin_nowhere, check_first
 from ..client.moving import Planned, start_in_shape
 from ..cluster.environment import ClusterInfo, check_cluster, connect, disconnect
@@ -107,12 +107,11 @@ def run(
         _check(plan, runtime, place, resume, from_snapshot or resume_model)
         return plan
 
-    start_over(flow, place, name or flow.name, resume, runnable, from_snapshot=from_snapshot, take_over=take_over)
-    known = check_first(flow, planned, place, resume=resume, from_snapshot=from_snapshot, take_over=take_over)
-    if known is not None:
-        _check(known, runtime, place, resume, from_snapshot or resume_model)
-        if detached:
-            _refuse_own_cluster(connect(address, verbose))
+    told = Given(from_snapshot, claim, allow_changes, resume_model, take_over)
+    start_over(flow, place, name or flow.name, resume, runnable, told)
+    known = check_first(flow, runnable, place, resume=resume, from_snapshot=from_snapshot, take_over=take_over)
+    if known is not None and detached:
+        _refuse_own_cluster(connect(address, verbose))
     flow = hand_over(flow, place, name=name, resume=resume, detached=detached, from_snapshot=from_snapshot)
     start = partial(_start, runtime, address, verbose, take_over)
 

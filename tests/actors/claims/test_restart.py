@@ -162,7 +162,25 @@ def test_outputs_that_could_not_be_written_refuse_the_restart_before_anything_is
     assert files(state) == before
 
 
-@pytest.mark.parametrize("case", ["input is gone", "output is in use", "output in the checkpoints", "its own snapshot"])
+REFUSING = {
+    "changes without a snapshot": {"allow_changes": True},
+    "claim of no snapshot": {"claim": "claim"},
+    "a model": {"resume_model": "models/7"},
+}
+"""Arguments that are refused."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "input is gone",
+        "output is in use",
+        "output in the checkpoints",
+        "its own snapshot",
+        "snapshot of another flow",
+        *REFUSING,
+    ],
+)
 def test_whatever_refuses_the_new_run_refuses_it_before_anything_is_deleted(case: str, tmp_path: Path) -> None:
     state, given = tmp_path / "state", tmp_path / "in.parquet"
     pq.write_table(pa.table({"id": range(5)}), given)
@@ -184,6 +202,12 @@ def test_whatever_refuses_the_new_run_refuses_it_before_anything_is_deleted(case
         out = state / "out"
     elif case == "its own snapshot":
         options = {"from_snapshot": state / "nightly"}
+    elif case == "snapshot of another flow":
+        other = ps.Flow("other")
+        other.from_tables(pa.table({"id": range(5)}), name="others").write_parquet(tmp_path / "other")
+        run(other, checkpoints=tmp_path / "others")
+        options = {"from_snapshot": tmp_path / "others" / "other"}
+    options |= REFUSING.get(case, {})
     flow = made(out)
     if case == "input is gone":
         given.unlink()
