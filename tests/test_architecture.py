@@ -220,7 +220,7 @@ RULES = (
     Rule(
         ("actors.client.progress",),
         inside=("engine", "coordinator.model", "actors.process.waiting"),
-        outside=PLAIN | {"rich"},
+        outside=PLAIN | {"rich", "IPython"},
     ),
     Rule(("actors.spark.writing",), inside=(), outside=ARROW | {"pyspark", "xxhash"}),
     Rule(LIGHT_THOUGH_IN_RAYS_ROOMS, inside=("engine", "coordinator"), outside=PLAIN),

@@ -225,6 +225,11 @@ class Job:
 
     # ------------------------------------------------------------------ questions
 
+    def __repr__(self) -> str:
+        """Asks nobody: with the state that was last seen."""
+        seen = "" if self._known is None else f", {self._known.status.state}"
+        return f"Job {self.name!r}{seen}"
+
     def _repr_html_(self) -> str:
         """What a notebook shows: how far the job is now."""
         title = f"Job {self.name}"

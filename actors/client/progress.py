@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from rich.console import Console
@@ -125,15 +125,35 @@ class _Looks:
 
 
 def _watch_live(looks: _Looks, console: Console, deadline: Deadline) -> JobStatus:
-    with Live(console=console, transient=True, auto_refresh=False) as live:
+    with _in_notebook() if console.is_jupyter else _on_terminal(console) as put:
         while True:
             status, line, note = looks.take()
             if note:
-                live.console.print(shown(note), highlight=False, markup=False)
-            live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
-            live.transient = not status.is_over
+                console.print(shown(note), highlight=False, markup=False)
+            put(line, status.is_over)
             if status.is_over or not looks.wait(status, deadline):
                 return status
+
+
+@contextmanager
+def _on_terminal(console: Console) -> Iterator[Callable[[str, bool], None]]:
+    """Shows a line in place of the one before. The last one stays."""
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+
+        def put(line: str, is_last: bool) -> None:
+            live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+            live.transient = not is_last
+
+        yield put
+
+
+@contextmanager
+def _in_notebook() -> Iterator[Callable[[str, bool], None]]:
+    """The same below a cell. (Rich's ``Live`` shows nothing there without ipywidgets.)"""
+    from IPython.display import display
+
+    place = display({"text/plain": ""}, raw=True, display_id=True)
+    yield lambda line, is_last: place.update({"text/plain": line}, raw=True)
 
 
 def _watch_plainly(looks: _Looks, console: Console, deadline: Deadline) -> JobStatus:

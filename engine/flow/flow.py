@@ -446,6 +446,9 @@ class Flow(Graph):
         take. ``memory_budget``, ``runtime``: as the run would get them."""
         return explain(plan_job(self, parallelism, memory_budget=memory_budget), runtime)
 
+    def __repr__(self) -> str:
+        return "\n  ".join([f"Flow {self.name!r}", *self.describe().splitlines()])
+
     def _repr_html_(self) -> str:
         """What a notebook shows: the graph."""
         return titled(f"Flow {self.name}", picture(self))
