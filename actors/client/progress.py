@@ -152,7 +152,7 @@ def _in_notebook() -> Iterator[Callable[[str, bool], None]]:
     """The same below a cell. (Rich's ``Live`` shows nothing there without ipywidgets.)"""
     from IPython.display import display
 
-    place = display({"text/plain": ""}, raw=True, display_id=True)
+    place = display({"text/plain": ""}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
     yield lambda line, is_last: place.update({"text/plain": line}, raw=True)
 
 
