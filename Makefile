@@ -54,7 +54,7 @@ help:
 venv: $(READY)
 
 # The stamp is written last: an interrupted set-up starts again. An environment of another Python is replaced, one of
-# 3.11 brought up to date.
+# 3.11 brought up to date. Lenient: new modules are there at once.
 $(STAMP): requirements.lock pyproject.toml setup.py
 	@python=; for candidate in python3.11 python3 python; do \
 	    if $$candidate $(IS_311) 2>/dev/null; then python=$$candidate; break; fi; done; \
@@ -68,7 +68,7 @@ $(STAMP): requirements.lock pyproject.toml setup.py
 	    echo "make: $$python cannot make a virtual environment; on Debian and Ubuntu: apt install python3.11-venv" >&2; \
 	    exit 1; }
 	@$(PY) -m pip install --quiet -r requirements.lock
-	@$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
+	@$(PY) -m pip install --quiet --no-deps --no-build-isolation --config-settings editable_mode=lenient -e .
 	@touch $(STAMP)
 
 # The kernels, again when their source has changed. A machine without a compiler gets one as a wheel.

@@ -40,8 +40,9 @@ def pure(session: nox.Session, versions: str) -> None:
     """Engine and coordinator, without Ray and Spark."""
     session.install("setuptools>=77", *TOOLS, *(lowest() if versions == "lowest" else RANGES))
     session.install(
-        "--no-build-isolation", "-e", ".[demo,sql,stores,torch]", *(lowest() if versions == "lowest" else ())
-    )
+        "--no-build-isolation", "--config-settings", "editable_mode=lenient",
+        "-e", ".[demo,sql,stores,torch]", *(lowest() if versions == "lowest" else ()),
+    )  # fmt: skip
     session.run(
         "python", "-m", "pytest", "-p", "no:cacheprovider", "--pure", "-q", "-n", "2", "--dist", "loadfile",
         "-m", "not ray and not spark and not slow and not chaos and not large and not sweep",
@@ -51,7 +52,7 @@ def pure(session: nox.Session, versions: str) -> None:
 
 @nox.session(python=PYTHONS)
 def package(session: nox.Session) -> None:
-    """The wheel: what its metadata says, the ten lines of the README in a bare environment, and its types."""
+    """The wheel: its metadata, the README's ten lines in a bare environment, its types; and an editable install's."""
     session.install("build", "twine", "mypy")
     dist = session.create_tmp()
     session.run("python", "-m", "build", "--wheel", "--outdir", dist)
@@ -65,3 +66,5 @@ def package(session: nox.Session) -> None:
     session.run("python", "late.py")
     Path("typed.py").write_text(TYPED, encoding="utf-8")
     session.run("mypy", "--strict", "typed.py")
+    session.install("-e", str(CHECKOUT))
+    session.run("mypy", "--strict", "--cache-dir", "editable", "typed.py")

@@ -3,6 +3,10 @@
 The compiler is ``$CC``, else the machine's, else Zig's from its wheel (``pip install ziglang``). Without any the
 package is built all the same: everything works by the twins in numpy, only slower. ``PENSTOCK_WHEEL`` names the
 platform of a wheel for another machine, which Zig then compiles for: ``make wheels``.
+
+An editable install is a folder of links, because type checkers and IDEs look for files: the finder that setuptools
+makes by default says nothing to them. ``--config-settings editable_mode=lenient`` asks for the finder, which sees new
+files at once: ``make venv``.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import ClassVar
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).parent
 FOLDER = ROOT / "engine" / "kernels"
@@ -98,8 +103,25 @@ class BuildPy(build_py):
         return [each for each in found if each[0] != "penstock" or each[1] not in ("noxfile", "setup")]
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        outputs = super().get_outputs(include_bytecode)
         library = getattr(self, "_library", None)
-        return super().get_outputs(include_bytecode) + ([str(library)] if library else [])
+        return outputs if self.editable_mode or not library else [*outputs, str(library)]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        """What an editable install links to: the library, too, which its next compilation replaces."""
+        mapping = super().get_output_mapping()
+        library = getattr(self, "_library", None)
+        if library:
+            mapping[str(Path(self.build_lib, "penstock", "engine", "kernels", library.name))] = str(library)
+        return mapping
+
+
+class EditableWheel(editable_wheel):
+    """An editable install that type checkers see, unless another one is asked for."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.mode = self.mode or "strict"
 
 
 class BdistWheel(bdist_wheel):
@@ -118,5 +140,11 @@ class WithLibrary(Distribution):
 
 
 setup(
-    distclass=WithLibrary, cmdclass={"compile_kernels": CompileKernels, "build_py": BuildPy, "bdist_wheel": BdistWheel}
+    distclass=WithLibrary,
+    cmdclass={
+        "compile_kernels": CompileKernels,
+        "build_py": BuildPy,
+        "bdist_wheel": BdistWheel,
+        "editable_wheel": EditableWheel,
+    },
 )

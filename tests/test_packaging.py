@@ -19,6 +19,8 @@ import pytest
 CHECKOUT = Path(__file__).parent.parent
 FOLDERS = ("engine", "coordinator", "actors", "jobs")
 LIBRARY = Path("engine/kernels/_native.so")
+OURS = Path(sysconfig.get_path("purelib"))
+"""Where setuptools is, for an environment that has none."""
 FILES = ("pyproject.toml", "setup.py", "noxfile.py", "__init__.py", "py.typed", "README.md", "LICENSE")
 
 LIST_HEAVY_MODULES = """
@@ -51,10 +53,8 @@ def modules_on_disk(*tops: str) -> list[str]:
     return sorted(".".join(("penstock", *path.relative_to(CHECKOUT).with_suffix("").parts)) for path in paths)
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from a copy, so that the checkout gets no build folder and old ones leave nothing in the wheel."""
-    folder = tmp_path_factory.mktemp("packaging")
+def copied(folder: Path) -> Path:
+    """A copy of the checkout, so that this one gets no build folder and old ones leave nothing in what is built."""
     copy = folder / "penstock-main"
     copy.mkdir()
     for name in FILES:
@@ -62,9 +62,26 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(CHECKOUT / name, copy)
     for name in (*FOLDERS, "tests"):
         shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", LIBRARY.name))
-    command = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packaging")
+    command = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, copied(folder))
     run(sys.executable, *command, folder=folder)
     return next(folder.glob("penstock-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout that is installed in an environment of its own, as ``pip install -e .`` does."""
+    folder = tmp_path_factory.mktemp("editable")
+    copy = copied(folder)
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", folder=folder)
+    install = ("install", "--no-deps", "--no-build-isolation", "--editable", copy)
+    run(sys.executable, "-m", "pip", "--python", folder / "venv/bin/python", *install, folder=folder, path=OURS)
+    return copy
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +145,25 @@ def test_engine_coordinator_and_jobs_load_neither_ray_nor_spark(installed: Path,
     output = run(sys.executable, "-c", LIST_HEAVY_MODULES, *modules, folder=tmp_path, path=installed)
     assert len(modules) > 10
     assert output.splitlines()[-1] == "[]"
+
+
+def test_an_editable_install_is_files_that_type_checkers_and_kernels_find(checkout: Path, tmp_path: Path) -> None:
+    """They search ``sys.path`` for files, and know no finders (PEP 561)."""
+    python = checkout.parent / "venv/bin/python"
+    paths = run(python, "-c", "import sys; print(*sys.path, sep='\\n')", folder=tmp_path).splitlines()
+    [found] = [Path(path, "penstock") for path in paths if Path(path, "penstock").is_dir()]
+    sources = {path.relative_to(checkout) for top in FOLDERS for path in (checkout / top).rglob("*.py")}
+    expected = {Path("__init__.py"), Path("py.typed"), LIBRARY, *sources}
+    assert {path.relative_to(found) for path in found.rglob("*") if path.is_file()} == expected
+    assert {(found / path).resolve() for path in expected} == {checkout / path for path in expected}
+
+
+def test_the_projects_own_environment_sees_new_files_at_once() -> None:
+    done = subprocess.run(
+        ["make", "-n", "-W", "pyproject.toml", "venv"], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+    [line] = [line for line in done.stdout.splitlines() if " -e ." in line]
+    assert "--config-settings editable_mode=lenient" in line
 
 
 def test_lock_names_no_index_no_folder_and_only_exact_versions() -> None:
