@@ -3,8 +3,9 @@ are divided among all devices, so a loss is that of the global batch.
 
     python examples/jax_ddp.py --folder out --ranks 2
 
-Kill it at any time and run it again, with another number of ranks if you like: it goes on from its last model, and
-the ranks read the batches that the first run would have read. ``out/rank-N.jsonl`` holds what each step has read.
+Kill it at any time and run it again, with another number of ranks if you like (2, 4 or 8: all have equal parts of a
+batch): it goes on from its last model, and the ranks read the batches that the first run would have read.
+``out/rank-N.jsonl`` holds what each step has read.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def train(rank: int, ranks: int, meeting: str, feed: Any, folder: Path, start: s
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=2, choices=(1, 2, 4, 8))
     parser.add_argument("--pause", type=float, default=0.0, help="seconds a step takes besides")
     options = parser.parse_args()
     folder = options.folder.absolute()

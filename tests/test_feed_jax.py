@@ -92,6 +92,46 @@ def test_arrays_are_divided_among_the_devices_of_a_process(tmp_path: Path) -> No
     assert "all is right" in done.stdout
 
 
+UNEQUAL = """
+import sys
+import jax
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from penstock.actors.feed.collating import SlicePlace
+from penstock.actors.feed.jax_batches import JaxBatches
+from penstock.engine.core.errors import DataError
+
+rank = int(sys.argv[2])
+mesh = jax.make_mesh((2,), ("dp",))
+for spec, rows, total in (("dp", (5, 4), 9), ("dp", (12, 20), 32), (None, (4, 4), 8)):
+    batches = JaxBatches(["x"], None, NamedSharding(mesh, PartitionSpec(spec)))
+    try:
+        batches.make({"x": np.arange(rows[rank])}, SlicePlace(3, rank, 2, total))
+    except DataError as error:
+        assert f"batch 3 at rank {rank} of 2" in str(error) and f"the global batch has {total}" in str(error), error
+    else:
+        raise AssertionError(f"not refused: {rows}")
+batches = JaxBatches(["x"], None, NamedSharding(mesh, PartitionSpec("dp")))
+part = batches.make({"x": np.arange(4)}, SlicePlace(3, rank, 2, 8))
+assert part["x"].shape == (8,)
+print("all is right")
+"""
+
+
+@pytest.mark.slow
+def test_slices_that_make_no_global_array_are_refused_by_every_process(tmp_path: Path) -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        meeting = f"127.0.0.1:{found.getsockname()[1]}"
+    with Household(tmp_path) as household:
+        ranks = [household.python("-c", UNEQUAL, meeting, str(rank), JAX_PLATFORMS="cpu") for rank in range(2)]
+        for rank in ranks:
+            done = rank.wait()
+            assert done.returncode == 0, done
+            assert "all is right" in done.stdout
+
+
 @pytest.mark.ray
 @pytest.mark.slow
 def test_processes_of_a_jax_job_are_the_ranks_of_a_feed(tmp_path: Path, cluster: str) -> None:

@@ -41,11 +41,12 @@ _CLOUDPICKLES = ("cloudpickle", "ray.cloudpickle", "pyspark.cloudpickle")
 
 @dataclass(frozen=True, slots=True)
 class SlicePlace:
-    """Which slice it is."""
+    """Which slice it is, and how many rows the whole batch has."""
 
     batch: int
     rank: int
     ranks: int
+    batch_rows: int = 0
 
     @property
     def seed(self) -> int:

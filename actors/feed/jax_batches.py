@@ -4,7 +4,10 @@ Rules:
 
 1. Each process gives its slice as its part of global arrays, laid out by a ``Sharding``: so the ranks of a feed are the
    processes of a JAX job. Without one an array is on the default device of its process, and nobody else's.
-2. Without ``jax_enable_x64`` JAX has no integers of 64 bits and cuts what is larger off, without a word; NumPy does so
+2. JAX takes a process's word for what the others have: from slices of unequal length, or of whole batches where the
+   sharding divides no rows, each process makes a global array of another shape, and their replicas drift apart without
+   a word. So the rows of the global array must be those of the global batch.
+3. Without ``jax_enable_x64`` JAX has no integers of 64 bits and cuts what is larger off, without a word; NumPy does so
    where a type is asked for. What does not fit is an error here.
 """
 
@@ -32,9 +35,9 @@ class JaxBatches:
         self._dtypes = {name: _dtype(self._jax, of_column(dtypes, name)) for name in names}
         self._shardings = {name: self._sharding(of_column(sharding, name)) for name in names}
 
-    def make(self, arrays: dict[str, Array], _place: SlicePlace) -> dict[str, Any]:
+    def make(self, arrays: dict[str, Array], place: SlicePlace) -> dict[str, Any]:
         """The arrays of one slice."""
-        return {name: self._array(name, array) for name, array in arrays.items()}
+        return {name: self._array(name, array, place) for name, array in arrays.items()}
 
     def _sharding(self, given: Any) -> Any:
         if given is not None and not isinstance(given, self._jax.sharding.Sharding):
@@ -44,7 +47,7 @@ class JaxBatches:
             )
         return given
 
-    def _array(self, name: str, array: Array) -> Any:
+    def _array(self, name: str, array: Array, place: SlicePlace) -> Any:
         check_numeric(name, array, "take iter_batches()")
         dtype, sharding = self._dtypes[name], self._shardings[name]
         self._check_fits(name, array, array.dtype if dtype is None else dtype)
@@ -52,15 +55,23 @@ class JaxBatches:
         if sharding is None:
             return self._jax.device_put(found)
         try:
-            return self._jax.make_array_from_process_local_data(sharding, found)
+            made = self._jax.make_array_from_process_local_data(sharding, found)
         except ValueError as error:
             raise DataError(
                 f"column {name!r}: {len(array)} rows cannot be divided among devices as the sharding says: {error}",
                 "give the feed a batch_size that they divide, and drop_last=True",
             ) from error
+        if not sharding.is_fully_addressable and made.shape[0] != place.batch_rows:  # rule 2
+            raise DataError(
+                f"column {name!r}, {place}: with this sharding {len(array)} rows of each process make an array of "
+                f"{made.shape[0]} rows, and the global batch has {place.batch_rows}",
+                "let the sharding divide rows among all processes, and give the feed a batch_size that the ranks and "
+                "their devices divide, drop_last=True, and no balance=",
+            )
+        return made
 
     def _check_fits(self, name: str, array: Array, dtype: Any) -> None:
-        """Rule 2."""
+        """Rule 3."""
         if dtype.kind not in "iu" or array.dtype.kind not in "iuf" or not array.size:
             return
         is_wide = dtype.itemsize == 8 and not self._jax.config.jax_enable_x64

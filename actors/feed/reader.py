@@ -375,7 +375,8 @@ class Reader:
         ``jax.process_index()`` of ``jax.process_count()``, which is the default where JAX is distributed. Without it
         arrays are on the default device. ``dtypes``: one for all columns, or by name. ``nulls``: see ``iter_batches``.
         ``threads``: see ``iter_torch_batches``. Raises DataError for a column that is not of numbers, for lists of
-        different lengths, for rows that devices cannot divide, and for whole numbers that JAX would cut off."""
+        different lengths, for rows that devices or processes cannot divide alike (a batch that the ranks have unequal
+        parts of, or an unsharded one), and for whole numbers that JAX would cut off."""
         arrays = self._arrays(nulls)
         return self._batches(arrays, JaxBatches(arrays.names, dtypes, sharding).make, threads=threads)
 
@@ -392,7 +393,7 @@ class Reader:
         """Slices as arrays, then as what is made of them, maybe by others, and given by the thread of the loop."""
 
         def first(found: Slice[pa.RecordBatch]) -> tuple[dict[str, Any], SlicePlace, Shapes]:
-            place = SlicePlace(found.batch, self.rank, self.world_size)
+            place = SlicePlace(found.batch, self.rank, self.world_size, found.batch_rows)
             return arrays.of(self._in_one(found, wide=True)), place, arrays.shapes
 
         def rest(found: tuple[dict[str, Any], SlicePlace, Shapes]) -> tuple[Any, Shapes]:
