@@ -13,6 +13,7 @@ import pytest
 from msgspec import structs
 
 import penstock as ps
+from penstock.actors.claims import more_epochs
 from penstock.actors.storage.log import create_entry_in, read_log_in
 from penstock.actors.storage.snapshots import SnapshotFiles
 from penstock.coordinator.model.manifest import Manifest, TaskState
@@ -106,6 +107,43 @@ def test_epochs_are_raised_when_the_job_has_finished_and_when_its_sources_have_e
     step = len(found) - 3
     replayed = ps.replay(flow_of(way, MOST), checkpoints=state, step=step)
     assert (replayed.rows.to_pylist(), replayed.verified) == (expected[step], True)
+
+
+@pytest.mark.parametrize("way", ["by cost", "whole batches", "united"])
+@pytest.mark.parametrize("dies", [False, True])
+def test_model_that_was_bound_when_the_job_was_over_can_be_gone_back_to_from_further_on(
+    way: str, dies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no checkpoint of its own. Whoever goes on may die before it has kept the new one for the model."""
+    expected, state = whole(way), ps.Checkpoints(tmp_path / "state", retained=1)
+
+    def run(epochs: int, model: str | None = None) -> Any:
+        return ps.run_local(flow_of(way, epochs, room=120), checkpoints=state, resume_model=model)
+
+    with run(2) as job, job.feed().reader(timeout=60) as reader:
+        found = [records.to_pylist() for _ in range(2) for records in reader]
+        job.wait(60)
+        reader.commit("two")
+    if dies:
+        with monkeypatch.context() as patched:
+            patched.setattr(more_epochs, "_keep_for_models", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                run(MOST)
+    for end in (-2, -1, 0):
+        with run(MOST, "two") as job:
+            feed, more, wanted = job.feed().resume("two"), list[Any](), len(expected) + end - len(found)
+            with feed.reader(timeout=60) as reader:
+                while len(more) < wanted:
+                    more += take(reader, wanted - len(more))  # of one epoch at most
+                if end:
+                    job.checkpoint(60)
+                else:
+                    assert not take(reader, 1)  # so all has been taken
+            if not end:
+                job.wait(60)
+        assert found + more == expected[: len(found) + wanted]
+    with pytest.raises(ConfigurationError, match="has not seen all of it"):
+        run(MOST, "two")
 
 
 def test_epochs_are_raised_within_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

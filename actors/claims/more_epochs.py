@@ -10,13 +10,15 @@ How many epochs there are is no part of a flow's fingerprint, so a checkpoint fi
    entry that closed the log.
 3. In between, what belongs to the end is on its way through the operators. Then the job goes on for its former epochs
    until it has a checkpoint behind the end (``client/moving.py``).
-4. Right sides of hash joins are built once and gone at the end: those are refused, and so are fewer epochs than a
+4. Models that were bound when the job was over have no checkpoint of their own. That of rule 2 is theirs, and kept for
+   them, because the job may be asked to go back to them when it is further on.
+5. Right sides of hash joins are built once and gone at the end: those are refused, and so are fewer epochs than a
    checkpoint was taken with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar, cast
@@ -24,18 +26,19 @@ from typing import Any, TypeVar, cast
 from msgspec import structs
 
 from ...coordinator.log.recovery import generation_of
-from ...coordinator.model.manifest import Manifest, TaskState, closing_entry
+from ...coordinator.model.manifest import Claim, LogEntry, Manifest, Pinned, TaskState, closing_entry
 from ...coordinator.restore.finished_check import FinishedState
 from ...engine.core.channel_states import EndState
 from ...engine.core.errors import ConfigurationError
 from ...engine.core.identity import Attempt, CheckpointId
 from ...engine.feed.sink import ANY_ROWS, FeedSink
+from ...engine.feed.state import read_counters
 from ...engine.operators.sequence.mix import Mix, begun_again
 from ...engine.plan.plan import JobPlan
 from ...engine.planner.graph import Graph
 from ..audit.audit import state_of
 from ..audit.origins import sources_of
-from ..feed.models import FINISHED
+from ..feed.models import FINISHED, NO_CHECKPOINT, ModelBook, pin_name, pins_of, sink_of
 from ..storage.log import create_entry_in, read_log_in
 from ..storage.snapshots import SnapshotFiles
 
@@ -68,17 +71,40 @@ def go_on_for_more_epochs(plan: JobPlan, folder: str, *, only_closed: bool = Fal
     if (only_closed and closed is None) or (closed is not None and closed.status != FINISHED):
         return None
     if not _has_to_begin_again(plan, newest.root or folder, newest):
+        if not any(isinstance(each, Claim) and each.generation == newest.checkpoint.generation for each in entries):
+            _keep_for_models(plan, folder, entries, newest)  # whoever has entered it may have died over that
         return None
     if _left(newest):
         return newest.epochs
     checkpoint = CheckpointId(max(map(generation_of, entries)) + 1, newest.checkpoint.number + 1)
     again = _begun_again(plan, newest.root or folder, newest, checkpoint)
-    if create_entry_in(folder, plan.name, structs.replace(again, number=entries[-1].number + 1)) != "stored":
+    again = structs.replace(again, number=entries[-1].number + 1)
+    _enter(plan, folder, again)
+    _keep_for_models(plan, folder, [*entries, again], again)
+    return None
+
+
+def _enter(plan: JobPlan, folder: str, entry: LogEntry) -> None:
+    if create_entry_in(folder, plan.name, entry) != "stored":
         raise ConfigurationError(
             f"another run of job {plan.name!r} has written to its log in {folder} meanwhile",
             "end it before the job goes on for more epochs",
         )
-    return None
+
+
+def _keep_for_models(plan: JobPlan, folder: str, entries: Sequence[LogEntry], manifest: Manifest) -> None:
+    """Rule 4."""
+    number, pins, book = entries[-1].number + 1, pins_of(entries), ModelBook(folder, plan.name)
+    tables = state_of(manifest, manifest.root or folder, plan.name, plan.feeds)
+    for feed, table in tables.items():
+        state, drop_last = read_counters(table), sink_of(plan, feed).drop_last
+        for record in book.records(feed):
+            name = pin_name(feed, record.model)
+            has_none = record.checkpoint == NO_CHECKPOINT and name not in pins
+            if has_none and record.step == state.next_batch(record.batch_size, drop_last):
+                own = {"number": number, "generation": manifest.checkpoint.generation}
+                _enter(plan, folder, Pinned(**own, checkpoint=manifest.checkpoint, name=name))
+                number += 1
 
 
 def snapshot_for_more_epochs(plan: JobPlan, manifest: Manifest, root: str) -> Manifest:

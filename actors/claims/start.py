@@ -259,9 +259,16 @@ def _bound(
 ) -> Manifest:
     """The checkpoint of the first record that needs one (feeds that one script reads are committed together)."""
     record = next((each for each in records if each.checkpoint != NO_CHECKPOINT), records[0])
-    kept = pins_of(entries).get(pin_name(record.feed, record.model)) == record.checkpoint
-    found = next((each for each in manifests if each.checkpoint == record.checkpoint), None)
-    if found is None or not kept:
+    pinned = pins_of(entries).get(pin_name(record.feed, record.model))
+    wanted = pinned if record.checkpoint == NO_CHECKPOINT else record.checkpoint
+    if wanted is None:
+        raise ConfigurationError(
+            f"model {record.model!r} was bound when job {plan.name!r} was over, which went on for more epochs since, "
+            "and no checkpoint was kept for the model: an earlier release kept none",
+            "go on from another model",
+        )
+    found = next((each for each in manifests if each.checkpoint == wanted), None)
+    if found is None or pinned != wanted:
         raise ConfigurationError(
             f"the checkpoint {record.checkpoint} of model {record.model!r} is not kept any more",
             "go on from a model that was not forgotten",
