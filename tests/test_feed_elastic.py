@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.elastic_feeds import LAYOUTS, MIXTURES, RULES, SHUFFLES, Case, run_case
+from support.elastic_feeds import AT_END, LAYOUTS, MIXTURES, RULES, SHUFFLES, STREAMS, Case, is_counted, run_case
+from support.feeds import shorten_channels
 from support.sweeps import seeds
 
 CASES = 60
@@ -14,6 +15,12 @@ CASES = 60
 @pytest.fixture(autouse=True)
 def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.engine.planner.pipelines.ROUND_QUOTA", 11)
+
+
+@pytest.fixture(autouse=True)
+def short_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a mixture is at its end before ranks come, and no weights can be changed."""
+    shorten_channels(monkeypatch, 2048)
 
 
 @pytest.mark.parametrize("seed", seeds(CASES, of=2060))
@@ -30,3 +37,7 @@ def test_the_first_cases_have_every_kind() -> None:
     stretches = [stretch for case in cases for stretch in case.stretches]
     assert {tuple(stretch.layout) for stretch in stretches} == {tuple(layout) for layout in LAYOUTS}
     assert {stretch.dies for stretch in stretches} == {"job", "task", "ranks"}
+    changes = [(case, change) for case in cases for stretch in case.stretches if (change := stretch.change)]
+    assert {change.by_step and is_counted(case.shape) for case, change in changes} == {True, False}
+    assert {tuple(change.weights) for _, change in changes} == {STREAMS[:1], STREAMS[1:], STREAMS}
+    assert any(case.shape.mixture in AT_END and 0.0 in change.weights.values() for case, change in changes)

@@ -18,7 +18,7 @@ from penstock.actors.storage.log import read_log_in
 from penstock.coordinator.model.events import TaskLost
 from penstock.coordinator.model.manifest import reweights_in
 from penstock.engine.core.errors import ConfigurationError, TaskLostError
-from penstock.engine.exchange.channels import DEFAULT_CREDIT, InputChannel, OutputChannel
+from support.feeds import shorten_channels
 from support.sweeps import seeds
 
 SIZES = (8_000, 8_000, 4_000)
@@ -30,9 +30,7 @@ FIRST, SECOND, END = 120, 180, 220
 @pytest.fixture(autouse=True)
 def short_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mixture is ahead of its ranks by what channels hold, which here would be all."""
-    for kind in (OutputChannel, InputChannel):
-        shorter = tuple(8192 if each == DEFAULT_CREDIT else each for each in kind.__init__.__defaults__)
-        monkeypatch.setattr(kind.__init__, "__defaults__", shorter)
+    shorten_channels(monkeypatch, 8192)
 
 
 def flow_of(
@@ -92,6 +90,16 @@ def test_changed_weights_are_those_of_every_run_that_goes_on(tmp_path: Path) -> 
         again = ps.replay(flow_of(), checkpoints=state.folder, step=step)
         assert again.rows.to_pylist() == expected[step]
         assert again.verified is not False
+
+
+def test_a_step_of_batches_that_are_balanced_is_known_beforehand() -> None:
+    planned = flow_of((2, ps.Schedule.steps({0: 1, FIRST * SIZE: 4.0}), 1), balance="n % 7 + 1")
+    with ps.run_local(planned) as job, job.feed().reader(timeout=60) as reader:
+        expected = batches_of(reader, END)
+    with ps.run_local(flow_of(balance="n % 7 + 1")) as job, job.feed().reader(timeout=60) as reader:
+        found = batches_of(reader, 3)
+        job.feed().reweight({"s1": 4.0}, from_step=FIRST, timeout=30)
+        assert found + batches_of(reader, END) == expected
 
 
 def test_savepoint_knows_the_change_and_so_does_a_job_that_starts_from_a_checkpoint(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from ...engine.core.errors import ConfigurationError
 from ...engine.core.identity import Reweight
 from ...engine.core.traits import Emission, Multiplicity, State, traits_of
 from ...engine.feed.sink import FeedSink
-from ...engine.operators import Mix
+from ...engine.operators import Batches, Mix
 from ...engine.operators.sequence.schedule import LEAST, MOST
 from ...engine.plan.partitioning import Gather
 from ...engine.plan.plan import JobPlan, OperatorPlan, PipelinePlan, PortPlan
@@ -101,21 +101,31 @@ def steps_of(plan: JobPlan, feed: str) -> Steps:
     last, found = next(operators)
     sink = found.config
     assert isinstance(sink, FeedSink)
-    if sink.marks(found.inputs[0]) is not None:
-        raise _no_step(feed, "its batches are cut by what rows cost", "which rows a step has is not known beforehand")
+    size = sink.batch_size if sink.marks(found.inputs[0]) is None else None
     for pipeline, operator in operators:
         if pipeline is not last:
             _check_exchange(plan, feed, last.ports[0])
             last = pipeline
+        if size is None and isinstance(operator.config, Batches):
+            size = _rows_a_batch(feed, operator.config)
+            continue
         if isinstance(operator.config, Mix):
+            assert size is not None, "batches were cut nowhere"
             rows = _epoch_rows(plan, feed, pipeline, operator, sink) if sink.epochs > 1 else None
-            return Steps(sink.batch_size, rows, sink.drop_last)
+            return Steps(size, rows, sink.drop_last)
         traits = traits_of(operator.config)
         keeps = traits.rows is not Multiplicity.OTHER and traits.emission is Emission.PER_BATCH
         if not keeps or traits.state is not State.NONE:
             what = f"{operator.id!r} stands between the mixture and the feed"
             raise _no_step(feed, what, "it may change how many rows there are, or their order")
     raise AssertionError(f"feed {feed!r} has no mixture")
+
+
+def _rows_a_batch(feed: str, cut: Batches) -> int:
+    """Of batches that are marked before the feed. Raises ConfigurationError if it depends on the rows."""
+    if cut.rows_a_batch is None:
+        raise _no_step(feed, "its batches are cut by what rows cost", "which rows a step has is not known beforehand")
+    return cut.rows_a_batch
 
 
 def _epoch_rows(plan: JobPlan, feed: str, pipeline: PipelinePlan, mix: OperatorPlan, sink: FeedSink) -> int:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import penstock as ps
 from penstock.actors.feed.reader import FeedHandle, Reader
+from penstock.engine.exchange.channels import DEFAULT_CREDIT, InputChannel, OutputChannel
 from penstock.engine.flow.flow import Flow, Stream
 
 SPLITS, ROWS = 12, 100
@@ -96,6 +98,13 @@ def take(reader: Reader, batches: int) -> list[list[Any]]:
 def chunked(rows: Sequence[Any], size: int) -> list[list[Any]]:
     """Rows in batches."""
     return [list(rows[at : at + size]) for at in range(0, len(rows), size)]
+
+
+def shorten_channels(monkeypatch: pytest.MonkeyPatch, credit: int) -> None:
+    """Let channels hold so many bytes: a mixture is ahead of its ranks by what they hold, which may be all rows."""
+    for kind in (OutputChannel, InputChannel):
+        shorter = tuple(credit if each == DEFAULT_CREDIT else each for each in kind.__init__.__defaults__ or ())
+        monkeypatch.setattr(kind.__init__, "__defaults__", shorter)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:

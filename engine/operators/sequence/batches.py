@@ -103,6 +103,12 @@ class Batches:
             running.restore(restored)
         return running
 
+    @property
+    def rows_a_batch(self) -> int | None:
+        """Where batches are consecutive rows, so many each; None: how many depends on the rows."""
+        is_counted = self.cost is None and self.bucket_by is None and not self.padded and not self.window
+        return self.budgets[0] if is_counted else None
+
     def describe(self) -> str:
         """Everything that decides where batches end."""
         what = "rows" if self.cost is None else f"{self.cost}"
