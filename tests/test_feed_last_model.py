@@ -112,24 +112,64 @@ def test_model_is_not_bound_to_the_end_if_it_is_bound_before(tmp_path: Path) -> 
             late.close()
 
 
+@pytest.mark.parametrize("stops", [False, True])
 @pytest.mark.parametrize("retention", ["always", "never"])
-def test_job_that_has_ended_goes_on_from_no_other_model(retention: Any, tmp_path: Path) -> None:
+def test_job_that_has_ended_goes_on_from_its_models_alone(retention: Any, stops: bool, tmp_path: Path) -> None:
     kept = ps.Checkpoints(tmp_path, retention=retention)
-    with ps.run_local(feeding(room=10_000), checkpoints=kept) as job:
+
+    def run(model: str | None = None) -> Any:
+        return ps.run_local(feeding(room=10_000), checkpoints=kept, resume_model=model)
+
+    expected = batches_of(feeding())
+    with run() as job:
         with job.feed().reader(timeout=60) as reader:
             take(reader, 3)
             reader.commit("m")
-            list(reader)
-            reader.commit("last")
+            if stops:
+                reader.flush(60)
+                job.stop(timeout=60)
+            else:
+                list(reader)
+                reader.commit("last")
         job.wait(60)
     with pytest.raises(ConfigurationError, match="'training' is over"):
-        ps.run_local(feeding(room=10_000), checkpoints=kept, resume_model="m")
-    with pytest.raises(ConfigurationError, match="'training' is over"):
-        ps.run_local(feeding(room=10_000), checkpoints=kept)
-    with ps.run_local(feeding(room=10_000), checkpoints=kept, resume_model="last") as again:
+        run()
+    for left in (2, 0):  # its log is open in between
+        with run("m") as again:
+            feed = again.feed().resume("m")
+            assert feed.start == 3
+            with feed.reader(timeout=60) as reader:
+                assert take(reader, len(expected) - 3 - left) == expected[3 : len(expected) - left]
+                if not left:
+                    assert not take(reader, 1)
+            if not left:
+                assert again.wait(60).audit_feed().clean
+    if stops:
+        return
+    with run("last") as again:
         assert read_group(again.feed().resume("last"), 3) == []
         with pytest.raises(ConfigurationError, match="read to the end"):
             read_group(again.feed(), 1)
+
+
+def test_job_that_has_written_more_than_a_model_has_seen_does_not_go_back_to_it(tmp_path: Path) -> None:
+    """Its rows would come twice."""
+
+    def run(model: str | None = None) -> Any:
+        flow = feeding()
+        rows = flow.from_tables(tables(), name="more", rate=500.0)  # goes on behind the model
+        rows.write_parquet(tmp_path / "out")
+        return ps.run_local(flow, checkpoints=ps.Checkpoints(tmp_path / "state"), resume_model=model)
+
+    with run() as job:
+        with job.feed().reader(timeout=60) as reader:
+            take(reader, 3)
+            reader.commit("m")
+            reader.flush(60)
+            list(reader)
+        job.wait(60)
+    with pytest.raises(ConfigurationError, match=r"twice|written since"):
+        run("m")
 
 
 def test_loop_that_counts_its_steps_and_never_hears_of_the_end(tmp_path: Path) -> None:

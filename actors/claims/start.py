@@ -17,8 +17,8 @@ Rules:
    that. Else the checkpoint that the model is bound to becomes the newest one: it is entered into the log again, under
    a new id of a newer generation, as a coordinator would do that had gone back to it. Nothing is deleted, and a
    coordinator that still lives finds its next number taken, and leaves. It is refused if rows that other sinks have
-   written since then would come twice. A model that has seen the whole feed of a job that has finished goes on, too:
-   the job is what it was, finished.
+   written since then would come twice. So it is where the job is over: its log is open again then. But with a model
+   that has seen the whole feed of a job that has finished, the job is what it was, finished.
 """
 
 from __future__ import annotations
@@ -207,16 +207,13 @@ def rewind_to_model(plan: JobPlan, folder: str, model: str) -> bool:
         raise ConfigurationError(f"job {plan.name!r} has no feed that a model could go on with", "end it in feed(…)")
     records = _records(plan, folder, model)
     entries = read_log_in(folder, plan.name)
-    if closing_entry(entries) is not None:
+    is_over = closing_entry(entries) is not None
+    if is_over:
         drops = {feed: sink_of(plan, feed).drop_last for feed in plan.feeds}
         if all(has_seen_all(record, folder, plan.name, entries, drops[record.feed]) for record in records):
             return True
-        raise ConfigurationError(
-            f"job {plan.name!r} is over, its log in {folder} is closed, and model {model!r} has not seen all of it",
-            "run it again in another checkpoint folder",
-        )
     manifests = [entry for entry in entries if isinstance(entry, Manifest)]
-    if manifests and all(_holds(plan, folder, manifests[-1], record) for record in records):
+    if not is_over and manifests and all(_holds(plan, folder, manifests[-1], record) for record in records):
         return False
     found = _bound(plan, entries, manifests, records)
     if not all(_holds(plan, folder, found, record) for record in records):

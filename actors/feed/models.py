@@ -288,8 +288,10 @@ def has_seen_all(record: ModelRecord, folder: str, job: str, entries: Sequence[L
     if closed is None or closed.status != FINISHED:
         return False
     newest = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
-    if newest is None or (record.last and pin_name(record.feed, record.model) not in pins_of(entries)):
-        return record.last  # with a pin, it was the last of fewer epochs
+    if newest is None:
+        return record.last
+    if record.last:
+        return newest.epochs <= max(record.epoch, 1)  # else it was the last of fewer epochs
     handles = [each for task in newest.tasks for each in task.state if each.operator == record.feed]
     table = SnapshotFiles(newest.root or folder, job).read([each for each in handles if not each.is_flight])
     if record.feed not in table:

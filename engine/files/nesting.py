@@ -5,7 +5,8 @@ Rules:
 1. A sink's folder lies neither within another sink's nor around it: a reader of the outer one would get the rows of
    both, and whoever cleans up one would touch the other.
 2. What a sink writes is not what a source or an index of the same flow reads, nor around it, nor within it: the job
-   would read its own rows, or find its input changed, or gone where it overwrites.
+   would read its own rows, or find its input changed, or gone where it overwrites. Files that are read through links,
+   their own or a folder's, are where the links lead.
 3. A sink does not write into the checkpoint folder, nor is that, unless it is hidden (``_state``), among the data that
    a sink writes or a source reads.
 4. Nor is a savepoint, which may be asked for at any time, among such data, or among what the job keeps itself.
@@ -15,7 +16,7 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ..core.errors import ConfigurationError
 from .object_store import bucket_of
@@ -41,6 +42,19 @@ def check_nesting(sinks: Iterable[tuple[str, str]], sources: Iterable[tuple[str,
     for id, place in (*written, *read):
         if state and _is_among(state, place):
             raise ConfigurationError(f"the checkpoint folder {state} lies among its data, in {place}", APART, id)
+
+
+def linked(files: Iterable[str]) -> Iterator[str]:
+    """Where local files of a source really are, if not where they are listed."""
+    folders: dict[str, str] = {}
+    for file in files:
+        folder, name = os.path.split(file)
+        if folder not in folders:
+            folders[folder] = os.path.realpath(folder)
+        if os.path.islink(file):
+            yield os.path.realpath(file)
+        elif folders[folder] != folder:
+            yield os.path.join(folders[folder], name)
 
 
 def check_savepoint(place: str, data: Iterable[tuple[str, str]], job: str) -> None:

@@ -23,7 +23,7 @@ from ..core.operator import Committer, OperatorConfig, SinkConfig
 from ..core.source import SourceConfig, Split
 from ..core.traits import traits_of
 from ..core.user_code import is_users_object, story_of, text_of
-from ..files.nesting import check_nesting, check_savepoint
+from ..files.nesting import check_nesting, check_savepoint, linked
 from ..files.paths import DataFile
 from ..files.store_options import StoreAccess
 from ..state.memory import DEFAULT_BUDGET
@@ -329,7 +329,14 @@ class JobPlan:
         """What is written and what is read: ids and places."""
         written = _places((id, sink) for id, (_, sink) in self.sinks.items())
         read = _places((id, source.config) for id, source in self.sources.items())
-        return written, [*read, *self._looked_up()]
+        return written, [*read, *(self._linked() if written else ()), *self._looked_up()]
+
+    def _linked(self) -> Iterator[tuple[str, str]]:
+        """The ids of sources, and where their local files are that they read through links."""
+        for id, source in self.sources.items():
+            given = (getattr(split, "files", (getattr(split, "file", None),)) for split in source.own_splits)
+            files = {file.path for each in given for file in each if isinstance(file, DataFile)}
+            yield from ((id, place) for place in linked(path for path in files if os.path.isabs(path)))
 
     def _looked_up(self) -> Iterator[tuple[str, str]]:
         """The ids of lookup joins, and the files of their indexes."""

@@ -103,6 +103,28 @@ def test_a_link_does_not_hide_that_a_job_reads_what_it_writes(tmp_path: Path) ->
         ps.run_local(flow, checkpoints=tmp_path / "state")
 
 
+@pytest.mark.parametrize("way", ["links to files", "a linked folder within", "links, of another format"])
+def test_a_link_within_what_is_read_does_not_hide_it_either(way: str, tmp_path: Path) -> None:
+    out, given = tmp_path / "out", tmp_path / "given"
+    first = ps.Flow("nightly")
+    first.from_tables(pa.table({"n": [1, 2]})).write_csv(out)
+    ps.run_local(first).wait()
+    given.mkdir()
+    if way == "a linked folder within":
+        (given / "sub").symlink_to(out)
+    else:
+        for part in out.glob("part-*"):
+            (given / part.name).symlink_to(part)
+    again = ps.Flow("nightly")
+    source = again.read_text(given) if "format" in way else again.read_csv(given)
+    source.write_csv(out, mode="overwrite")
+    with pytest.raises(ConfigurationError, match=r"writes to .*, and .* reads "):
+        ps.run_local(again)
+    beside = ps.Flow("nightly")
+    beside.read_csv(given).write_csv(tmp_path / "beside")
+    ps.run_local(beside).wait()
+
+
 def test_an_index_that_the_job_would_overwrite_is_refused(tmp_path: Path) -> None:
     former = ps.Flow("former")
     former.from_tables([TABLE]).write_parquet(tmp_path / "people")
