@@ -55,14 +55,15 @@ class Made:
 
 @dataclass(frozen=True)
 class Maker:
-    """So many splits of them."""
+    """So many splits of them, of so many rows each."""
 
     count: int
+    rows: int = ROWS
     kind = "made"
     schema = pa.schema({"n": pa.int64(), "key": pa.int64()})
 
     def splits(self) -> list[Made]:
-        return [Made(str(number)) for number in range(self.count)]
+        return [Made(str(number), self.rows) for number in range(self.count)]
 
     def describe(self) -> str:
         return f"{self.count} splits"

@@ -7,7 +7,9 @@ Rules:
    files on their nodes, fetched by the holder (``leased_blocks``), and published; then comes the next one. So
    Spark holds no more than the rows on their way. Executors write Parquet themselves (``parquet_writer``); where the
    frame cannot go that way (``parquet_stage.why_not``), their Python workers write Arrow.
-2. One group is under way at a time in this process, of all its leases.
+2. One group is under way at a time in this process, of all its leases. The first one is small, so that rows come soon;
+   the next ones are larger where partitions are small (:func:`next_size`). Spark computes the first one while the
+   holder's process starts.
 3. What has not come of a group (an executor or a node died) is computed again. Where something was shuffled again
    meanwhile, the rows may be others: if no reader can have seen one, the frame is planned and evaluated anew; else, and
    where it keeps rows of a former evaluation (``cache``), the job fails, and says so.
@@ -62,12 +64,21 @@ CREDIT_SHARE = 0.25
 FOLLOW_SECONDS = 5.0
 """Between two looks at the checkpoints that are retained."""
 
+GROUP_BYTES = 64 << 20
+"""Groups grow to this size, for each is a job of Spark's."""
+
 _CREDIT_SECONDS = 5.0
 _GROUPS_PER_CORE = 2
 _pulling = threading.Lock()
 """Rule 2: a process has one Spark session, whose executors its leases share."""
 
 _log = logging.getLogger("penstock.spark")
+
+
+def next_size(size: int, partitions: int, came: int) -> int:
+    """How many partitions the next group has, after one of ``size`` of which ``partitions`` were there, with so many
+    bytes: twice as many where they are so small that most of their time is Spark's and ours for a group."""
+    return 2 * size if partitions == size and 2 * came <= GROUP_BYTES else size
 
 
 class LeaseState(Enum):
@@ -172,11 +183,15 @@ class Lease:
         started, end = time.monotonic(), LeaseState.FAILED
         try:
             watched(self._frame, self._pull.evaluation.begin, self._work)
-            for first in range(0, self.count, self._group):
-                self._await_credit()
+            first, size = 0, self._group
+            while first < self.count:
+                if first:  # nothing lies unread before, and Spark need not wait until the holder's process is up
+                    self._await_credit()
                 if self._is_closed:
                     break
-                self._hand_over(range(first, min(self.count, first + self._group)))
+                group = range(first, min(self.count, first + size))
+                bytes_of_it = self._hand_over(group)
+                first, size = group.stop, next_size(size, len(group), bytes_of_it)
             else:
                 seconds = time.monotonic() - started
                 _log.info("Spark may stop: all %d partitions of %s came, in %.1f s", self.count, self._source, seconds)
@@ -202,18 +217,21 @@ class Lease:
         while not self._is_closed and not ray.get(await_credit(self.holder, _CREDIT_SECONDS)):
             pass
 
-    def _hand_over(self, group: Sequence[int]) -> None:
-        reason = ""
+    def _hand_over(self, group: Sequence[int]) -> int:
+        """How many bytes its blocks have."""
+        reason, missing = "", list(group)  # the holder has none of it, and need not be asked
         for attempt in range(1, ATTEMPTS + 1):
             with _pulling:
                 if self._is_closed:
-                    return
-                reason = self._take(group) or reason
-                if self._is_whole() and not ask(self.holder, "missing", group):
-                    ask(self.holder, "publish")
+                    return 0
+                reason = self._take(missing) or reason
+                is_whole = self._is_whole()
+                missing = ask(self.holder, "missing", group)
+                if is_whole and not missing:
+                    published = int(ask(self.holder, "publish"))
                     if self._machine.state is LeaseState.EVALUATING:
                         self._move(LeaseState.PUBLISHING)
-                    return
+                    return published
             _log.warning(
                 "a group of partitions of %s did not come (attempt %d of %d): %s",
                 *(self._source, attempt, ATTEMPTS, reason or "what it was computed from was shuffled again"),
@@ -221,12 +239,9 @@ class Lease:
         message = f"Spark's partitions could not be fetched: {reason or 'executors died again and again'}"
         raise ConfigurationError(message, _MEMORY)
 
-    def _take(self, group: Sequence[int]) -> str:
+    def _take(self, missing: Sequence[int]) -> str:
         """Let Spark compute what is missing of the group, and fetch it; what went wrong."""
-        if not self._is_whole():
-            return ""
-        missing: list[int] = ask(self.holder, "missing", group)
-        if not missing:
+        if not (missing and self._is_whole()):
             return ""
         try:
             parcels = watched(self._frame, lambda: self._pull.compute(missing), self._work)
@@ -353,7 +368,7 @@ class LeasedSource:
 
 
 def lease(frame: Any, schema: pa.Schema, source: str, group: int | None = None) -> LeasedSource:
-    """Begin to pull the frame's partitions; ``group``: how many of them Spark prepares at a time. What the frame
+    """Begin to pull the frame's partitions; ``group``: how many of them Spark prepares at first. What the frame
     shuffles is shuffled now. Raises ConfigurationError if Spark cannot do that."""
     try:
         return LeasedSource(schema, Lease(frame, schema, source, group))

@@ -266,12 +266,14 @@ class BlockHolder:
             for partition in [*self._in(BlockState.KEPT)]:
                 del self._blocks[partition]
 
-    def publish(self) -> None:
-        """What is kept is there for the readers."""
+    def publish(self) -> int:
+        """What is kept is there for the readers; how many bytes that is."""
         with self._changed:
-            for partition in self._in(BlockState.KEPT):
-                self._blocks[partition].move(BlockState.UNREAD)
+            kept = [self._blocks[partition] for partition in self._in(BlockState.KEPT)]
+            for block in kept:
+                block.move(BlockState.UNREAD)
             self._changed.notify_all()
+            return sum(block.bytes for block in kept)
 
     def await_credit(self, timeout: float) -> bool:
         """Whether the next group may be pulled; see rule 5."""

@@ -13,7 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -37,6 +36,9 @@ from .staged_splits import PARQUET, StagedPartition
 _TRIED = "3.5."
 """What the versions begin with with which this is tested."""
 
+_AT_ONCE = 8
+"""Files that are summed and synced at a time, however few processors there are: most of it is waiting for the disk."""
+
 _COORDINATED = "spark.hadoop.outputCommitCoordination.enabled"
 _ENCRYPTS = "parquet.crypto.factory.class"
 
@@ -50,7 +52,7 @@ def why_not(frame: Any, schema: pa.Schema, place: str) -> str:
     if not (can_be_planned_before(frame) and str(frame.sparkSession.version).startswith(_TRIED)):
         return "this Spark does not tell what a frame is computed from"
     context = frame.sparkSession.sparkContext
-    if str(context.getConf().get(_COORDINATED, "true")).lower() == "false":
+    if str(context._jsc.sc().getConf().get(_COORDINATED, "true")).lower() == "false":
         return "the commit coordinator is turned off"
     if context._jsc.hadoopConfiguration().get(_ENCRYPTS):
         return "the session encrypts Parquet files"
@@ -63,7 +65,7 @@ def written_by_spark(planned: Any, schema: pa.Schema, place: str) -> tuple[Stage
     folder = f"{place}/{uuid.uuid4().hex}"
     try:
         told = _write(planned, schema, folder)
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "penstock-stage") as several:
+        with ThreadPoolExecutor(_AT_ONCE, "penstock-stage") as several:
             found = list(several.map(lambda each: _accepted(folder, place, each), told))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

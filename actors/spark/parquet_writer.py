@@ -89,7 +89,7 @@ class ParquetWriter:
         session = held.sparkSession().cloneSession()
         for name, value in _SESSION.items():
             session.conf().set(name, value)
-        self._properties = _entries(session.conf().getAll())
+        self._properties = session.sessionState().conf().settings()
         self._id = str(uuid.uuid4())
         # nothing is promised about nulls (``types``, rule 1)
         rows = session.internalCreateDataFrame(held.queryExecution().toRdd(), held.schema().asNullable(), False)
@@ -114,16 +114,16 @@ class ParquetWriter:
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
-        """Rule 3."""
+        """Rule 3. They are put together in the JVM: each question to it costs, and a session has a hundred settings."""
         context = self._context._jsc.sc()
-        before = {name: context.getLocalProperty(name) for name in self._properties}
+        before = context.getLocalProperties()
+        mine = before.clone()
+        mine.putAll(self._properties)
+        context.setLocalProperties(mine)
         try:
-            for name, value in self._properties.items():
-                context.setLocalProperty(name, value)
             yield
         finally:
-            for name, value in before.items():
-                context.setLocalProperty(name, value)
+            context.setLocalProperties(before)
 
     def _writing(self, session: Any, rows: Any, options: Any, address: str) -> Any:
         """The RDD (rule 1)."""
@@ -161,16 +161,11 @@ class ParquetWriter:
         return self._jvm.PythonUtils.toScalaMap(made)
 
     def _numbers(self, partitions: Sequence[int]) -> Any:
+        """As an array of Java's; they rise."""
+        first, end = partitions[0], partitions[-1] + 1
+        if len(partitions) == end - first:  # one call, not one for each
+            return self._jvm.java.util.stream.IntStream.range(first, end).toArray()
         made = self._context._gateway.new_array(self._jvm.int, len(partitions))
         for position, partition in enumerate(partitions):
             made[position] = partition
         return made
-
-
-def _entries(held: Any) -> dict[str, str]:
-    """Of a map of Scala's."""
-    found, entries = {}, held.iterator()
-    while entries.hasNext():
-        entry = entries.next()
-        found[str(entry._1())] = str(entry._2())
-    return found

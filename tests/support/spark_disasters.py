@@ -3,7 +3,8 @@
     python spark_disasters.py FOLDER
 
 1. A job leases a frame; Spark is stopped when it is released, in the middle of the job, and then a task is killed.
-2. An executor is killed amid a lease, others amid leases of rows that were shuffled or kept, and one amid a stage.
+2. An executor is killed amid a lease, another one amid a lease of rows that were shuffled, and one amid a stage. Each
+   costs Spark half a minute; ``spark_disasters_more.py`` has the others.
 """
 
 from __future__ import annotations
@@ -78,18 +79,6 @@ def ids_of(source: Any) -> list[int]:
     return [row for split in source.splits() for batch in split.open(0) for row in batch.column("id").to_pylist()]
 
 
-def lease_with_a_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
-    """Written by Spark's JVM, and by its Python workers."""
-    from penstock.actors.spark import lease as ways
-
-    decided = ways.why_not
-    facts |= {"leased": [], "partitions": []}
-    for name, why in (("lease", decided), ("lease by workers", lambda *_: "a test says so")):
-        ways.why_not = why  # type: ignore[assignment]
-        lease_and_kill(spark, folder / name, facts)
-    ways.why_not = decided
-
-
 def lease_and_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     from penstock.actors.spark.lease import lease
     from penstock.actors.spark_bridge import open_frame
@@ -98,8 +87,8 @@ def lease_and_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     frame = frame_of(spark, folder)
     killer = kill_amid(folder, 5, killed)
     leased = lease(frame, open_frame(frame).schema, "rows", group=3)
-    facts["leased"].append(ids_of(leased) == list(range(ROWS)))
-    facts["partitions"].append(sorted({int(path.name.split("-")[0]) for path in folder.iterdir()}))
+    facts["leased"] = ids_of(leased) == list(range(ROWS))
+    facts["partitions"] = sorted({int(path.name.split("-")[0]) for path in folder.iterdir()})
     assert leased.lease is not None
     leased.lease.wait_released(DEADLINE)
     killer.join()
@@ -132,61 +121,6 @@ def lease_of_a_shuffle_with_a_kill(spark: Any, folder: Path, facts: dict[str, An
     killer.join()
 
 
-def kept_rows_of(spark: Any, folder: Path) -> Any:
-    """A frame of rows that are kept, since their function gives others each time: divided in two, and put together."""
-
-    def at_random(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import random
-
-        for batch in batches:
-            keys = pa.array([random.randrange(2) for _ in range(batch.num_rows)], pa.int64())
-            yield pa.RecordBatch.from_arrays([batch.column(0), keys], ["id", "key"])
-
-    rows = spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id", "id % 5 AS key")
-    kept = rows.mapInArrow(at_random, "id long, key long").cache()
-    return slowed(kept.filter("key = 0").union(kept.filter("key = 1")), folder)
-
-
-def lease_of_kept_rows_with_a_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
-    """The executor dies, and what it kept, when the first half was read."""
-    killed: list[int] = []
-    frame = kept_rows_of(spark, folder / "kept_rows")
-    killer = kill_amid(folder / "kept_rows", PARTITIONS, killed)
-    facts["kept_rows"] = what_is_read(frame, 2)
-    killer.join()
-    spark.catalog.clearCache()
-
-
-def stages_of_other_rows_with_a_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
-    """The executor dies amid a stage, once with rows that come in another order each time and are shuffled, once with
-    rows that are kept."""
-    import penstock as ps
-    from penstock.actors.spark_bridge import open_frame
-    from penstock.engine.flow.handoff import Destination
-
-    def in_any_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from random import SystemRandom
-
-        for batch in batches:
-            yield batch.take(pa.array(SystemRandom().sample(range(batch.num_rows), batch.num_rows)))
-
-    rows = spark.range(0, ROWS, 1, 4).selectExpr("id", "id % 5 AS key").mapInArrow(in_any_order, "id long, key long")
-    shuffled = rows.rdd.repartition(PARTITIONS).toDF("id long, key long")
-    made = {"staged_shuffle": slowed(shuffled, folder / "staged_shuffle")}
-    made["staged_kept"] = kept_rows_of(spark, folder / "staged_kept")
-    for name, frame in made.items():
-        killed: list[int] = []
-        killer = kill_amid(folder / name, PARTITIONS // 2, killed)
-        try:
-            facts[name] = sorted(
-                ids_of(open_frame(frame).handed_over("rows", Destination(name, str(folder / "stages"))))
-            )
-        except ps.errors.ConfigurationError as error:
-            facts[name] = str(error)
-        killer.join()
-    spark.catalog.clearCache()
-
-
 def stage_with_a_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     from penstock.actors.spark_bridge import open_frame
     from penstock.engine.flow.handoff import Destination
@@ -208,11 +142,9 @@ def run_leasing_job(folder: Path, facts: dict[str, Any]) -> None:
     refused = ps.Flow("refused")
     settings = ps.Checkpoints(folder / "state", every="0.5s", retention="never")
     with ps.spark.session("disasters", cores=1, brief=True) as spark:
-        lease_with_a_kill(spark, folder, facts)
+        lease_and_kill(spark, folder / "lease", facts)
         lease_of_a_shuffle_with_a_kill(spark, folder, facts)
-        lease_of_kept_rows_with_a_kill(spark, folder, facts)
         stage_with_a_kill(spark, folder, facts)
-        stages_of_other_rows_with_a_kill(spark, folder, facts)
         frame = spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id", "id % 5 AS key")
         refused.from_spark(frame, handoff="lease").write_parquet(folder / "refused")
         try:

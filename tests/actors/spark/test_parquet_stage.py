@@ -87,8 +87,9 @@ class Frame:
     ) -> None:
         told, stored = dict(settings or {}), dict(hadoop or {})
         conf = SimpleNamespace(get=told.get)
-        jsc = SimpleNamespace(hadoopConfiguration=lambda: SimpleNamespace(get=stored.get))
-        context = SimpleNamespace(getConf=lambda: conf, _jsc=jsc)
+        scala = SimpleNamespace(getConf=lambda: conf)
+        jsc = SimpleNamespace(hadoopConfiguration=lambda: SimpleNamespace(get=stored.get), sc=lambda: scala)
+        context = SimpleNamespace(_jsc=jsc)
         self.sparkSession = SimpleNamespace(version=version, sparkContext=context)
         self._jdf = None
 
