@@ -8,6 +8,7 @@ codes: 0; 1, it failed, or what was found is not as it should be; 2, what was as
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -332,5 +333,18 @@ def _guarded(work: Callable[[], int], *, verbose: bool) -> int:
 
 def main() -> None:
     """The console script."""
-    app(prog_name="penstock")
+    try:
+        app(prog_name="penstock")
+    finally:
+        _leave_nothing_unwritten()
     sys.exit(0)
+
+
+def _leave_nothing_unwritten() -> None:
+    """If who reads the output has left, let the interpreter not fail over the rest when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -6,6 +6,7 @@ way), Spark SQL computes the same from the files, and the two are compared row f
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ from rich.console import Console
 from ..actors.audit.audit import Audit
 from ..actors.claims.deferred import hand_over
 from ..actors.claims.place import check_resume, place_in
-from ..actors.client.progress import watch
+from ..actors.client.progress import console_on, watch
 from ..actors.protocol.settings import Checkpoints
 from ..actors.storage.stores import plain_address
 from ..coordinator.model.statistics import JobStatus
@@ -62,7 +63,7 @@ def explain(options: RunOptions) -> str:
 
 def run(options: RunOptions) -> int:
     """Run the job; 0 if it finished, the audit is clean and, if asked, the outputs equal the reference."""
-    console = Console(highlight=False)
+    console = console_on(sys.stdout)
     output = _output(options) or absolute(_new_folder())
     checkpoints = Checkpoints(options.checkpoints or f"{output}/checkpoints", every=options.every)
     report = _Report(console, output)

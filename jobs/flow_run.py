@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from ..actors.claims.place import Resume
 from ..actors.client.job import Job
-from ..actors.client.progress import watch
+from ..actors.client.progress import console_on, watch
 from ..actors.protocol.settings import Checkpoints
 from ..engine.core.errors import ConfigurationError
 from ..engine.feed.sink import FeedSink
@@ -36,7 +35,7 @@ class FlowJob:
                 raise ConfigurationError(f"--{name} is of ready-made jobs, and {self.where} is a flow", "leave it out")
         if options.restart and options.checkpoints is None:
             raise ConfigurationError("--restart names no job that is over", "say where it was: --checkpoints FOLDER")
-        flow, console = find_flow(self.where, self.given), Console(highlight=False)
+        flow, console = find_flow(self.where, self.given), console_on(sys.stdout)
         _refuse_feeds(flow)
         try:
             with self._start(flow, options) as job:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from typing import Any, Protocol, TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -44,7 +45,8 @@ Observer = Callable[[JobStatus, Mapping[TaskId, TaskStatistics]], str | None]
 
 
 class Pace:
-    """How fast rows come, and how long that will go on. ``total``: of all rows; None: nobody knows."""
+    """How fast rows come, and how long that will go on. ``total``: of all rows; None: nobody knows. It begins with the
+    first ones, of which a job that goes on has many at once."""
 
     def __init__(self, total: int | None) -> None:
         self._total = total
@@ -55,6 +57,8 @@ class Pace:
         """In words."""
         if self._seen and rows < self._seen[-1][1]:  # a task has begun anew
             self._seen.clear()
+        if not rows:
+            return ""
         self._seen.append((now, rows))
         while now - self._seen[0][0] > PACE_SECONDS:
             self._seen.popleft()
@@ -77,9 +81,35 @@ def is_watched(console: Console) -> bool:
     return console.is_jupyter or (console.is_terminal and console.is_interactive)
 
 
+class Heedless:
+    """A stream that somebody reads, or has left: what cannot be written then is not, and nobody's job ends by it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """As far as possible."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """As far as possible."""
+        with suppress(OSError):
+            self._stream.flush()
+
+
+def console_on(stream: TextIO) -> Console:
+    """For what people read while a job runs."""
+    return Console(file=cast(TextIO, Heedless(stream)), highlight=False)
+
+
 def show(job: WatchedJob, deadline: Deadline) -> None:
     """Watch on standard error."""
-    watch(job, Console(stderr=True), deadline=deadline)
+    watch(job, console_on(sys.stderr), deadline=deadline)
 
 
 def watch(
@@ -100,8 +130,9 @@ class _Looks:
 
     def __init__(self, job: WatchedJob, observe: Observer | None) -> None:
         self._job, self._observe, self._started = job, observe, time.monotonic()
-        totals = [source.rows for source in job.plan.sources.values()]
-        known = [rows for rows in totals if rows is not None]
+        epochs = 1 if job.plan.epochs is None else job.plan.epochs.count
+        totals = [(source.rows, epochs if source.repeats else 1) for source in job.plan.sources.values()]
+        known = [rows * times for rows, times in totals if rows is not None]
         self._pace = Pace(sum(known) if len(known) == len(totals) else None)
 
     def take(self) -> tuple[JobStatus, str, str | None]:

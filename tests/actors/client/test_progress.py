@@ -8,23 +8,25 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from rich.console import Console
 
 import penstock as ps
-from penstock.actors.client.progress import Pace, watch
+from penstock.actors.client.progress import Pace, _Looks, watch
 from penstock.actors.process.waiting import Deadline
 
 
 def test_pace_is_that_of_the_last_seconds_and_says_how_long_it_will_take() -> None:
     pace = Pace(10_000)
-    assert pace.look(0.0, 0) == ""
-    assert pace.look(1.0, 1000) == "1,000 rows/s, 9 s left"
+    assert pace.look(-1.0, 0) == ""
+    assert pace.look(0.0, 100) == "", "a job that goes on has read some at once"
+    assert pace.look(1.0, 1000) == "900 rows/s, 10 s left"
     assert pace.look(20.0, 1000) == ""
     assert pace.look(21.0, 1010) == "10 rows/s, 14 min 59 s left"
     assert pace.look(22.0, 500) == "", "a task has begun anew"
     assert pace.look(23.0, 501) == "1 rows/s, 2 h 38 min left"
-    assert Pace(None).look(0.0, 0) + (unknown := Pace(None)).look(0.0, 0) + unknown.look(1.0, 5) == "5 rows/s"
+    assert (unknown := Pace(None)).look(0.0, 1) + unknown.look(1.0, 6) == "5 rows/s"
 
 
 def paced(folder: Path) -> ps.Job:
@@ -67,6 +69,45 @@ def test_waiting_shows_it_on_a_terminal_alone(
 def test_waiting_with_progress_keeps_its_timeout(tmp_path: Path) -> None:
     with paced(tmp_path) as job, pytest.raises(TimeoutError):
         job.wait(0.05, progress=True)
+
+
+class Gone(io.StringIO):
+    """A terminal that has gone away, or a pipe that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    def flush(self) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_job_goes_on_when_nobody_can_see_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Gone())
+    with paced(tmp_path) as job:
+        assert job.wait(60).status().state == "finished"
+
+
+def test_command_whose_output_nobody_reads_ends_as_its_job_does(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(LEFT.split("job =", maxsplit=1)[0])
+    command = [sys.executable, "-c", "from penstock.jobs.cli import main; main()", "run", "--local", "script.py:flow"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as ran:
+        assert ran.stdout is not None
+        assert ran.stderr is not None
+        assert ran.stdout.readline()
+        ran.stdout.close()
+        assert (ran.wait(120), ran.stderr.read()) == (0, "")
+    assert ds.dataset(tmp_path / "out", format="parquet").count_rows() == 9000
+
+
+def test_rows_left_are_those_of_all_epochs(tmp_path: Path) -> None:
+    flow = ps.Flow("epochs")
+    flow.from_tables([pa.table({"n": range(500)})]).feed(50, epochs=4)
+    with ps.run_local(flow) as job:
+        assert "left" not in (looks := _Looks(job, None))._pace.look(0.0, 100)
+        assert looks._pace.look(1.0, 600) == "500 rows/s, 3 s left"
 
 
 LEFT = """
