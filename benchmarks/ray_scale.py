@@ -1,7 +1,7 @@
 """A job on Ray as it gets wider: 1, 2, 4 and 8 subtasks on the cores that there are; and a cluster of many workers.
 
 Run it as ``python benchmarks/ray_scale.py``; the result goes to ``benchmarks/results/ray_scale.json``. ``--only
-subtasks`` or ``--only workers`` makes one part; ``--workers 50 --raylets 5 --minutes 10`` is the large form of it.
+subtasks`` or ``--only workers`` makes one part; ``--workers 25 --raylets 5 --minutes 10`` is the large form of it.
 
 - *Subtasks*: Parquet → filter → project → group by → Parquet, a new job each time, with as many readers as groupings.
   *Running*: from when all tasks run until all rows are visible. *Processor*: of all of the job's processes by then,
@@ -38,7 +38,8 @@ from harness import Row, make_row, report, results_folder, sized
 SUBTASKS = sized((1, 2, 4, 8), (1, 2))
 ROWS, FILES = sized((4_000_000, 8), (8_000, 2))
 ROUNDS = sized(3, 1)
-WORKERS, RAYLETS, MINUTES = sized((50, 5, 3.0), (2, 1, 0.05))
+WORKERS, RAYLETS, MINUTES = sized((25, 5, 3.0), (2, 1, 0.05))
+"""A subtask has two tasks here, each a process of its own."""
 PACE_OF_ONE = sized(20_000.0, 200_000.0)
 """Rows a second of each subtask."""
 SPLIT_ROWS = sized(8_192, 1_024)

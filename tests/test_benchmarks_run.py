@@ -30,6 +30,7 @@ COLUMNS = {"work", "peer", "ours", "theirs", "unit", "ratio", "spread", "aim", "
         ("scheduler", ()),
         ("tpch", ()),
         ("transport", ("--no-ray",)),
+        pytest.param("ray_scale", ("--only", "workers"), marks=RAY),
         pytest.param("recovery", ("--only", "deaths"), marks=RAY),
         pytest.param("recovery", ("--only", "pressure"), marks=RAY),
     ],
