@@ -221,9 +221,14 @@ class NothingLeftError(ConfigurationError):
 
 def check_what_is_left(job: str, audit: Callable[[], Audit]) -> None:
     """Raise AuditError if what a job has left does not balance. Where nothing is left to audit it by, the log says so:
-    a detached job that keeps no checkpoint has ended by itself."""
+    a detached job that keeps no checkpoint has ended by itself. It also says how many rows were left out as bad ones:
+    whoever waits in a script that prints nothing has no other sign that a function fails for all of them."""
     try:
-        check_balance(audit())
+        found = audit()
+        for each in found.bad:
+            if each.left_out:
+                _log.warning("job %s: %s has left out %s rows as bad ones (on_error)", job, each.of, f"{each.rows:,}")
+        check_balance(found)
     except NothingLeftError as gone:
         _log.warning("job %s is not audited: %s; %s", job, gone.message, gone.remedy)
 

@@ -126,7 +126,7 @@ def test_keys_with_whose_rows_a_function_raises() -> None:
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_bad_rows_of_sources_and_functions_are_in_the_audit_behind_a_restart_too(
-    parallelism: int, tmp_path: Path
+    parallelism: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each is counted once, whatever has been counted before the cut that the job goes on from."""
     for part in range(8):
@@ -152,6 +152,8 @@ def test_bad_rows_of_sources_and_functions_are_in_the_audit_behind_a_restart_too
         found = job.wait(60).audit()
     assert {each.of: (each.rows, each.left_out) for each in found.bad} == {"lines": (800, True), "odd": (800, True)}
     assert found.sinks[0].rows == 3200
+    told = [each.getMessage() for each in caplog.records if "left out" in each.getMessage()]
+    assert told == [f"job counted: {of} has left out 800 rows as bad ones (on_error)" for of in ("lines", "odd")]
 
 
 def odd(row: dict[str, int]) -> list[dict[str, int]]:
