@@ -7,9 +7,11 @@ Rules:
    (context parallel) read the same rows, and each its part of every sequence in them.
 2. The ranks of a feed's group are numbered by that: those that read the same rows are neighbours, ``copies`` of them.
    So the feed needs to know that number alone (``RankGroup.share``), whatever the order of the dimensions.
-3. A sequence is cut into equal parts. In a zigzag it is cut into twice as many pieces, and part *i* of *n* is the
+3. Where nobody names the sequences they are all columns of lists, and the lists of a row must be of one length: others
+   (boundaries in a packed row, an embedding) would be cut wherever their number happens to allow it.
+4. A sequence is cut into equal parts. In a zigzag it is cut into twice as many pieces, and part *i* of *n* is the
    pieces *i* and *2n - 1 - i*: under a causal mask that is equal work ("The Llama 3 Herd of Models", 2024, 3.3.2).
-4. The layout decides nothing about global batches, so it may be another one at each resume.
+5. The layout decides nothing about global batches, so it may be another one at each resume.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ Names = str | Iterable[str]
 @dataclass(frozen=True, slots=True)
 class MeshPlace:
     """A rank of a group, of which ``copies`` neighbours read the same rows; of every sequence in ``columns`` it reads
-    part ``part`` of ``parts``."""
+    part ``part`` of ``parts``. ``guessed``: nobody has named these columns (rule 3)."""
 
     rank: int = 0
     ranks: int = 1
@@ -43,6 +45,7 @@ class MeshPlace:
     parts: int = 1
     zigzag: bool = False
     columns: tuple[str, ...] = ()
+    guessed: bool = False
 
     def layout(self) -> dict[str, Any]:
         """How batches are divided among the ranks: the same in each of them."""
@@ -56,6 +59,8 @@ class MeshPlace:
 
     def of(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Its part of the sequences. Raises DataError for one that cannot be divided."""
+        if self.guessed:
+            _check_of_one_length(records, self.columns)
         for name in self.columns:
             at = records.schema.get_field_index(name)
             column = _part(records.column(at), name, self)
@@ -107,7 +112,8 @@ def _place_in(
     copies, part = prod(sizes[name] for name in copying), 0 if sequence is None else at[sequence]
     number = _number(at, sizes, [name for name in sizes if name in data]) * copies + _number(at, sizes, copying)
     parts = 1 if sequence is None else sizes[sequence]
-    return MeshPlace(number, ranks, copies, part, parts, roles.zigzag, columns if parts > 1 else ())
+    guessed = parts > 1 and roles.columns is None
+    return MeshPlace(number, ranks, copies, part, parts, roles.zigzag, columns if parts > 1 else (), guessed)
 
 
 def _sequences(schema: pa.Schema, wanted: Sequence[str] | None) -> tuple[str, ...]:
@@ -206,6 +212,24 @@ def _number(at: Mapping[str, int], sizes: Mapping[str, int], names: Sequence[str
 
 def _part_type(type: pa.DataType, place: MeshPlace) -> pa.DataType:
     return pa.list_(type.value_field, type.list_size // place.parts) if pa.types.is_fixed_size_list(type) else type
+
+
+def _check_of_one_length(records: pa.RecordBatch, names: Sequence[str]) -> None:
+    """Rule 3. A list that is null has no length."""
+    known, source = np.full(len(records), -1), np.zeros(len(records), dtype=np.int64)
+    for number, name in enumerate(names):
+        column = records.column(name)
+        lengths = np.where(column.is_null().to_numpy(zero_copy_only=False), -1, _spans(column)[1])
+        if len(odd := np.flatnonzero((lengths >= 0) & (known >= 0) & (lengths != known))):
+            row = odd[0]
+            other = names[source[row]]
+            raise DataError(
+                f"columns {other!r} and {name!r} have lists of {known[row]:,} and {lengths[row]:,} values in one row: "
+                "which of them are sequences, to be cut?",
+                f"name these when the reader is made, sequence_columns=[{other!r}], say; other lists come whole",
+            )
+        source = np.where(known < 0, number, source)
+        known = np.maximum(known, lengths)
 
 
 def _part(column: pa.Array, name: str, place: MeshPlace) -> pa.Array:

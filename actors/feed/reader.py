@@ -224,8 +224,9 @@ class FeedHandle:
         ``mesh``: a torch ``DeviceMesh`` of all ranks, or the sizes of its dimensions by name, outermost first. Ranks
         along the dimensions ``data`` divide the rows of a global batch; those along ``replicate`` (tensor, pipeline
         parallel) read the same rows; those along ``sequence`` (context parallel) read the same rows, and each its part
-        of every list in them, or of those in ``sequence_columns``: one piece of them, or with ``zigzag`` one from the
-        front and one from the back, which is equal work under a causal mask. Every dimension is named."""
+        of every list in them, or of those in ``sequence_columns``, without which the lists of a row must be equally
+        long: one piece of them, or with ``zigzag`` one from the front and one from the back, which is equal work under
+        a causal mask. Every dimension is named."""
         roles = MeshRoles(data, replicate, sequence, zigzag, sequence_columns)
         return Reader(self, place_of(rank, world_size, mesh, roles, self.schema), prefetch_batches, timeout, max_ahead)
 

@@ -83,6 +83,7 @@ def test_ranks_that_read_the_same_are_neighbours_whatever_the_order_of_the_dimen
 def test_each_part_of_a_mesh_gets_its_rows_and_its_pieces_of_sequences(job: Any, whole: list[pa.RecordBatch]) -> None:
     mesh = {"pp": 2, "dp": 3, "cp": 2}
     roles: dict[str, Any] = {"mesh": mesh, "replicate": "pp", "sequence": "cp", "zigzag": True}
+    roles["sequence_columns"] = ["labels", "tokens"]
     feed = job.feed()
     readers = [feed.reader(rank, 12, timeout=60, **roles) for rank in range(12)]
     slices = read(readers)
@@ -215,8 +216,30 @@ def test_sequences_that_cannot_be_cut_are_an_error_that_names_the_column() -> No
         MeshPlace(part=0, parts=2, zigzag=True, columns=("tokens",)).of(records)
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.large_list(pa.int32()), pa.list_(pa.int32(), 4)])
+def test_lists_that_nobody_named_are_cut_only_if_those_of_a_row_are_of_one_length(kind: pa.DataType) -> None:
+    """The boundaries of a packed row must not be divided among ranks because their number is even."""
+    boundaries, tokens = [[0, 4, 8, 12], [0, 1, 2, 12]], list(range(12))
+    found = {"id": [1, 2], "tokens": [None, tokens], "labels": [tokens] * 2, "cu": pa.array(boundaries, kind)}
+    records = pa.record_batch(found)
+
+    def own(records: pa.RecordBatch, columns: Any = None) -> dict[str, Any]:
+        roles = MeshRoles((), (), "cp", True, columns)
+        cut: dict[str, Any] = place_of(0, 2, {"cp": 2}, roles, records.schema).of(records).to_pydict()
+        return cut
+
+    asked = r"'labels' and 'cu' have lists of 12 and 4 values in one row[\s\S]*sequence_columns=\['labels'\]"
+    with pytest.raises(DataError, match=asked):
+        own(records)
+    own_part = [0, 1, 2, 9, 10, 11]
+    wanted = {"id": [1, 2], "tokens": [None, own_part], "labels": [own_part] * 2}
+    assert own(records, ["tokens", "labels"]) == {**wanted, "cu": boundaries}
+    assert own(records.drop_columns(["cu"])) == wanted
+
+
 def test_a_reader_says_of_a_sequence_that_cannot_be_cut_how_it_can(job: Any) -> None:
     roles: dict[str, Any] = {"mesh": {"cp": 3}, "data": (), "sequence": "cp", "timeout": 60}
+    roles["sequence_columns"] = ["labels"]
     readers = [job.feed().reader(rank, 3, **roles) for rank in range(3)]
     threads = [threading.Thread(target=readers[rank]._join) for rank in (1, 2)]
     for thread in threads:
