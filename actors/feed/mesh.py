@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from ...engine.arrow.list_layouts import lists_of
 from ...engine.core.errors import ConfigurationError, DataError
-from ...engine.core.schemas import is_list
+from ...engine.core.schemas import duplicate_of, is_list
 
 Names = str | Iterable[str]
 
@@ -82,6 +82,7 @@ class MeshRoles:
 def place_of(rank: int | None, world_size: int | None, mesh: Any, roles: MeshRoles, schema: pa.Schema) -> MeshPlace:
     """That of a rank among all, or in ``mesh``: a torch ``DeviceMesh``, or the sizes of its dimensions by name. What is
     not given is asked of torch.distributed, or its environment. ``schema``: of the feed."""
+    _check_cuts(roles)
     if mesh is not None:
         return _place_in(mesh, rank, world_size, roles, _sequences(schema, roles.columns))
     if roles.replicate or roles.sequence is not None:
@@ -121,6 +122,8 @@ def _sequences(schema: pa.Schema, wanted: Sequence[str] | None) -> tuple[str, ..
     found = [field.name for field in schema if is_list(field.type)]
     if wanted is None:
         return tuple(found)
+    if (twice := duplicate_of(wanted)) is not None:
+        raise ConfigurationError(f"sequence_columns: column {twice!r} is given twice", "give each name once")
     if others := [name for name in wanted if name not in found]:
         raise ConfigurationError(
             f"sequence_columns={list(wanted)}: {', '.join(map(repr, others))} is no column of lists",
@@ -177,6 +180,16 @@ def _check_names(sizes: Mapping[str, int], data: Sequence[str], replicate: Seque
             "name it in data= if its ranks divide a batch, in replicate= if they read the same rows, in sequence= if "
             "they read parts of the same sequences",
         )
+
+
+def _check_cuts(roles: MeshRoles) -> None:
+    if roles.sequence is not None or not (roles.zigzag or roles.columns is not None):
+        return
+    given = "zigzag=True" if roles.zigzag else "sequence_columns="
+    raise ConfigurationError(
+        f"{given} says how sequences are cut, and no dimension cuts them",
+        'name that dimension of the mesh, sequence="cp"; or leave it out where nothing is cut',
+    )
 
 
 def _coordinates(mesh: Any, sizes: Mapping[str, int], rank: int | None, world_size: int | None) -> dict[str, int]:

@@ -195,6 +195,13 @@ def test_the_layout_may_be_another_one_when_a_run_goes_on(job: Any, whole: list[
         ({"mesh": {"dp": 2, "tp": 2}, "replicate": "tp", "sequence": "tp"}, "named twice"),
         ({"mesh": {"dp": 3, "tp": 2}, "replicate": "tp"}, "the mesh has 6 ranks, and there are 4"),
         ({"mesh": {"dp": 4, "cp": 1}, "sequence": "cp", "sequence_columns": ["row"]}, "'row' is no column of lists"),
+        (
+            {"mesh": {"dp": 2, "cp": 2}, "sequence": "cp", "sequence_columns": ["tokens", "tokens"]},
+            "sequence_columns: column 'tokens' is given twice",
+        ),
+        ({"mesh": {"dp": 2, "cp": 2}, "replicate": "cp", "zigzag": True}, "zigzag=True says how sequences are cut"),
+        ({"mesh": {"dp": 4}, "sequence_columns": ["tokens"]}, "sequence_columns= says how sequences are cut"),
+        ({"zigzag": True}, "and no dimension cuts them"),
         ({"mesh": {"dp": 0}}, "sizes by name"),
         ({"mesh": 4}, "no dimensions with names"),
         ({"replicate": "tp"}, "there is none"),
