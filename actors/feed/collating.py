@@ -7,8 +7,9 @@ Rules:
 2. A process is given the function once, and then the arrays of one slice after the other. It imports no script: a
    function of the script that runs travels by value, so a script that starts a job is not run again.
 3. Arrays and tensors travel as they lie, beside what is pickled. Arrays that nobody may write into stay so.
-4. Before each call in a process the generators of Python, NumPy and torch are seeded by batch and rank: what a function
-   draws there depends neither on the process nor on how many there are.
+4. Before each call in a process the generators of Python, NumPy and torch are seeded by the batch and the share of it
+   that the rank reads: what a function draws there depends neither on the process nor on how many there are, and is
+   the same at ranks of a mesh that read the same rows, which train one model.
 5. A process that dies is an error at the batch that it had; a new one takes its place at the next call.
 6. What a function prints goes where errors go. A process ends when it is closed, or its input ends with its parent.
 """
@@ -41,17 +42,18 @@ _CLOUDPICKLES = ("cloudpickle", "ray.cloudpickle", "pyspark.cloudpickle")
 
 @dataclass(frozen=True, slots=True)
 class SlicePlace:
-    """Which slice it is, and how many rows the whole batch has."""
+    """Which slice it is, how many rows the whole batch has, and how many neighbours read the same ones."""
 
     batch: int
     rank: int
     ranks: int
     batch_rows: int = 0
+    copies: int = 1
 
     @property
     def seed(self) -> int:
         """Of what is drawn for it (rule 4)."""
-        return (self.batch * self.ranks + self.rank) % 2**32
+        return (self.batch * (self.ranks // self.copies) + self.rank // self.copies) % 2**32
 
     def __str__(self) -> str:
         return f"batch {self.batch} at rank {self.rank} of {self.ranks}"

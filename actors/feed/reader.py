@@ -342,8 +342,8 @@ class Reader:
 
         ``processes`` call ``collate_fn`` instead, as many as are given, until the reader is closed, and as many threads
         at least hand it their arrays. The function is pickled, and so is what it gives. What it draws from the
-        generators of Python, NumPy and torch depends on the batch and the rank alone. A process that dies is a
-        SetupError at its batch.
+        generators of Python, NumPy and torch depends on the batch and the rank alone, and is the same at ranks of a
+        mesh that read the same rows. A process that dies is a SetupError at its batch.
 
         An error of ``collate_fn`` has a note that names the batch and, after calls with parts of its rows, the row."""
         if prefetch_batches is not None and self._prefetcher is None:
@@ -394,7 +394,7 @@ class Reader:
         """Slices as arrays, then as what is made of them, maybe by others, and given by the thread of the loop."""
 
         def first(found: Slice[pa.RecordBatch]) -> tuple[dict[str, Any], SlicePlace, Shapes]:
-            place = SlicePlace(found.batch, self.rank, self.world_size, found.batch_rows)
+            place = SlicePlace(found.batch, self.rank, self.world_size, found.batch_rows, self._at.copies)
             return arrays.of(self._in_one(found, wide=True)), place, arrays.shapes
 
         def rest(found: tuple[dict[str, Any], SlicePlace, Shapes]) -> tuple[Any, Shapes]:

@@ -29,6 +29,10 @@ def drawn(arrays: dict[str, Any]) -> list[Any]:
     return [int(arrays["n"][0]), random.random(), float(np.random.random()), float(torch.rand(()))]
 
 
+def tossed(_: dict[str, Any]) -> float:
+    return random.random()
+
+
 def many_kinds(arrays: dict[str, Any]) -> dict[str, Any]:
     import torch
 

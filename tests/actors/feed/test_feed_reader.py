@@ -27,7 +27,6 @@ from support import collating
 from support.feeds import wait_for
 
 SCHEMA = pa.schema([("n", pa.int64())])
-WORLD = RankGroup(1, 1, 0)
 
 
 def numbers(batch: int) -> tuple[pa.RecordBatch, ...]:
@@ -61,11 +60,12 @@ class Feed:
             raise self.fails
         if not self.comes:
             return Reply(None, reason="rank 1 of 2 to join")
+        group = RankGroup(1, ask.ranks, 0, ask.copies)
         there = [batch for batch in ask.wanted if batch < self.batches]
         ended = [FeedEnded(1, batch, self.batches) for batch in ask.wanted if batch >= self.batches]
-        slices = [Slice(1, 0, batch, 10 * batch, self.rows(batch), 10) for batch in there]
+        slices = [Slice(1, ask.rank, batch, 10 * batch, self.rows(batch), 10) for batch in there]
         bound = () if self.refuse is None else tuple((each.model, self.refuse) for each in ask.commits)
-        return Reply(WORLD, (*slices, *ended), settled=ask.leaves, bound=bound)
+        return Reply(group, (*slices, *ended), settled=ask.leaves, bound=bound)
 
     def notify(self, ask: Ask) -> None:
         self.told.append(ask)
@@ -641,6 +641,18 @@ def test_what_a_function_draws_in_a_process_depends_on_batch_and_rank_alone() ->
             found.append(list(reader.iter_torch_batches(collate_fn=collating.drawn, processes=processes)))
     assert found[0] == found[1]
     assert len({batch[1] for batch in found[0]}) == 10
+
+
+@pytest.mark.parametrize("role", ["replicate", "sequence"])
+def test_what_a_function_draws_is_the_same_at_ranks_that_read_the_same_rows(role: str) -> None:
+    """A mask that differed among the ranks of one tensor-parallel group would train one model on two batches."""
+    found = []
+    for rank in range(3):
+        place: dict[str, Any] = {"mesh": {"dp": 2, "other": 2}, role: "other", "timeout": 60}
+        with handle(Feed()).reader(rank, 4, **place) as reader:
+            found.append(next(reader.iter_torch_batches(collate_fn=collating.tossed, processes=1)))
+    assert found[0] == found[1]
+    assert found[0] != found[2]
 
 
 def test_what_a_function_makes_arrives_as_it_is() -> None:
