@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.actors.feed.mixtures import Steps
+from penstock.actors.feed.mixtures import Steps, mixture_of
 from penstock.actors.storage.log import read_log_in
 from penstock.coordinator.model.events import TaskLost
 from penstock.coordinator.model.manifest import reweights_in
@@ -326,3 +326,29 @@ def test_what_is_no_change_is_refused() -> None:
     job.shutdown()
     with pytest.raises(TaskLostError, match="it was shut down"):
         feed.reweight({"s0": 1.0}, from_step=100)
+
+
+def test_stream_that_was_mixed_before_is_named_by_all_that_were_mixed() -> None:
+    """Its weight is one: who names one of its sources must not change the others without knowing."""
+    flow = ps.Flow("nested", lanes=2)
+    a, b, c, d, prices = (
+        flow.from_tables([pa.table({"n": [1], "key": [1]}), pa.table({"n": [2], "key": [2]})], name=name)
+        for name in ("a", "b", "c", "d", "prices")
+    )
+    joined = c.hash_join(prices, ["key"]).project("n", "key")
+    flow.mix({flow.mix({a: 1, b.filter("n > 0").union(d): 1}): 1, joined: 1}, at_end="go on").feed(1)
+    with ps.run_local(flow) as job:
+        mixture = mixture_of(job.plan, "feed")
+        job.feed().reader(timeout=60).close(0)
+    for some in ({"a": 0.0}, {"a": 1.0, "b": 1.0}, {"d": 2.0, "c": 1.0}):
+        with pytest.raises(ConfigurationError, match="come as one stream") as seen:
+            mixture.change(some, 10, "asked")
+        assert str(seen.value.remedy) == "name all of them, with one weight: that of the stream"
+    with pytest.raises(ConfigurationError, match="come as one stream"):
+        mixture.change({"a": 1.0, "b": 1.0, "d": 2.0}, 10, "asked")
+    stream = dict.fromkeys("abd", 3.0)
+    assert mixture.change(stream, 10, "asked").weights == ((0, 3.0),)
+    assert mixture.change({"c": 2.0}, 10, "asked").weights == ((1, 2.0),), "rows of prices are none of the mixture"
+    assert mixture.change({**stream, "prices": 0.0}, 10, "asked").weights == ((0, 3.0), (1, 0.0))
+    with pytest.raises(ConfigurationError, match="no stream is given a weight"):
+        mixture.change({**dict.fromkeys("abd", 0.0), "c": 0.0}, 10, "asked")

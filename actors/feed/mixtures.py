@@ -8,7 +8,8 @@ Rules:
    refused by name. A change that names a row of the mixture needs none of that.
 2. Where a later epoch begins follows from how many rows each has: all those of the mixture's sources, which must tell
    how many they have, and nothing on the way may leave out some or add others.
-3. A stream is named by its source.
+3. A stream is named by its source. One that was itself mixed, or is a union, has one weight here, so it is named by all
+   that it was made of, with the same weight: nobody changes a stream that he has not named.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ...engine.core.errors import ConfigurationError
 from ...engine.core.identity import Reweight
 from ...engine.core.traits import Emission, Multiplicity, State, traits_of
 from ...engine.feed.sink import FeedSink
-from ...engine.operators import Batches, Mix
+from ...engine.operators import Batches, Mix, Union
 from ...engine.operators.sequence.schedule import LEAST, MOST
 from ...engine.plan.partitioning import Gather
 from ...engine.plan.plan import JobPlan, OperatorPlan, PipelinePlan, PortPlan
@@ -30,31 +31,43 @@ from ..audit.origins import UnknownRoute, pipelines_of, producer_of, routes, sou
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """``streams``: for each port the sources whose rows come to it."""
+    """``streams``: for each port those that were made one before they came to it (rule 3), each by its sources."""
 
     operator: str
-    streams: tuple[tuple[str, ...], ...]
+    streams: tuple[tuple[tuple[str, ...], ...], ...]
 
     def change(self, weights: Mapping[str, float], position: int, request: str) -> Reweight:
         """The change that gives these streams other weights from a row on. Raises ConfigurationError for what is
         none."""
         if position > LARGEST:
             raise ConfigurationError(f"row {position} of a mixture", "give one that the feed can come to")
-        ports = tuple(sorted((self._port(name), _checked(name, weight)) for name, weight in weights.items()))
+        by_port: dict[int, dict[str, float]] = {}
+        for name, weight in weights.items():
+            by_port.setdefault(self._port(name), {})[name] = _checked(name, weight)
+        ports = tuple(sorted((port, self._weight(port, given)) for port, given in by_port.items()))
         if not ports or (len(ports) == len(self.streams) and not any(weight for _, weight in ports)):
             message = f"mixture {self.operator!r}: no stream is given a weight"
             raise ConfigurationError(message, "let one of them be positive")
-        if len({port for port, _ in ports}) < len(ports):
-            raise ConfigurationError(f"two of {', '.join(weights)} name one stream", "name it once")
         return Reweight(self.operator, position, ports, request)
 
     def _port(self, name: str) -> int:
-        found = [port for port, sources in enumerate(self.streams) if name in sources]
+        found = [port for port, parts in enumerate(self.streams) if any(name in sources for sources in parts)]
         if len(found) == 1:
             return found[0]
-        known = "; ".join(", ".join(sources) for sources in self.streams)
+        known = "; ".join(_names(parts) for parts in self.streams)
         what = "no stream" if not found else "several streams"
         raise ConfigurationError(f"source {name!r} is in {what} of mixture {self.operator!r}", f"its streams: {known}")
+
+    def _weight(self, port: int, given: Mapping[str, float]) -> float:
+        """Rule 3."""
+        parts = self.streams[port]
+        weight, *others = set(given.values())
+        if others or not all(any(name in given for name in sources) for sources in parts):
+            raise ConfigurationError(
+                f"{_names(parts)} come as one stream to mixture {self.operator!r}, and not alone",
+                "name all of them, with one weight: that of the stream",
+            )
+        return weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +103,7 @@ def mixture_of(plan: JobPlan, feed: str) -> Mixture:
     """The last mixture before a feed. Raises ConfigurationError if there is none."""
     for pipeline, operator in _before(plan, feed):
         if isinstance(operator.config, Mix):
-            return Mixture(operator.id, tuple(tuple(sources_of(plan, port)) for port in pipeline.ports))
+            return Mixture(operator.id, tuple(_parts(plan, port) for port in pipeline.ports))
     raise _refused(feed, "no mixture stands before it", "flow.mix({stream: weight, …}) makes one")
 
 
@@ -126,6 +139,19 @@ def _rows_a_batch(feed: str, cut: Batches) -> int:
     if cut.rows_a_batch is None:
         raise _no_step(feed, "its batches are cut by what rows cost", "which rows a step has is not known beforehand")
     return cut.rows_a_batch
+
+
+def _parts(plan: JobPlan, port: PortPlan) -> tuple[tuple[str, ...], ...]:
+    """The streams that were made one before they came to a port, each by its sources."""
+    if port.kind != "source":
+        pipeline = producer_of(plan, port)
+        if len(pipeline.ports) == 1 or isinstance(pipeline.operators[0].config, Mix | Union):
+            return tuple(part for each in pipeline.ports for part in _parts(plan, each))
+    return (tuple(sources_of(plan, port)),)
+
+
+def _names(parts: tuple[tuple[str, ...], ...]) -> str:
+    return ", ".join(dict.fromkeys(name for sources in parts for name in sources))
 
 
 def _epoch_rows(plan: JobPlan, feed: str, pipeline: PipelinePlan, mix: OperatorPlan, sink: FeedSink) -> int:

@@ -155,8 +155,9 @@ class FeedHandle:
     ) -> None:
         """Give streams of the mixture before the feed other weights, from global batch ``from_step`` on, while the job
         runs; or from row ``from_row`` of the mixture on, counted over all epochs, whatever is made of its rows. One of
-        the two is given. ``weights``: by the name of a source; other streams keep theirs. The change is in the job's
-        log when this returns, so every run that goes on from there, and every replay, has the same batches.
+        the two is given. ``weights``: by the name of a source; other streams keep theirs. A stream that is a mixture or
+        a union itself is named by all of its sources, with one weight. The change is in the job's log when this
+        returns, so every run that goes on from there, and every replay, has the same batches.
 
         A mixture is ahead of its ranks by what the feed has room for. Raises ConfigurationError with the first step, or
         row, that is still possible if it has come further, and for ``from_step`` if batches do not have so many rows of
