@@ -52,8 +52,8 @@ TOLD = {
                    "nothing is left behind step 29"],
 }  # fmt: skip
 """What each guide prints, line by line."""
-WITH_SPARK = {"spark-to-trainer"}
-"""Those that tests/spark/test_guide.py runs."""
+WITH_SPARK = {"spark-to-trainer", "spark-to-delta"}
+"""Those that tests/spark/test_guide.py and test_plain_spark.py run."""
 
 
 @pytest.mark.parametrize("guide", [guide for guide in GUIDES if guide.stem in TOLD], ids=lambda guide: guide.stem)

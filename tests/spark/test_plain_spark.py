@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from support import spark_plain
+from support.guides import tells
 from support.spark_scripts import facts_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+DELTA = ["version 0 of 700 rows", "version 1 of 1400 rows", "version 1 of 1400 rows",
+         "day    visits  seconds", "int32  int64   int64", "-+ .*", "1      700     454650", "2      700     454650",
+         r"\(2 rows\)"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +147,7 @@ def test_struct_that_an_outer_join_left_null_is_written(facts: dict[str, Any]) -
         {"id": 1, "s": {"x": 1, "l": [1]}},
         {"id": 2, "s": None},
     ]
+
+
+def test_guide_to_a_delta_table_tells_what_it_says(facts: dict[str, Any]) -> None:
+    assert tells(facts["guide"], DELTA), facts["guide"]

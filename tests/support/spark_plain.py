@@ -5,6 +5,8 @@ python spark_plain.py FOLDER
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -16,6 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet
+
+from support.guides import GUIDES, blocks
 
 
 def plain_session(folder: Path) -> Any:
@@ -304,6 +308,16 @@ def refuse(spark: Any, facts: dict[str, Any]) -> None:
     facts["same_field"] = refused(lambda: ps.Flow("f").from_spark(doubled))
 
 
+def follow_guide(folder: Path, facts: dict[str, Any]) -> None:
+    """What the guide to a Delta table prints; the session that it asks for is the one that is there."""
+    [guide] = [guide for guide in GUIDES if guide.stem == "spark-to-delta"]
+    (folder / "guide").mkdir()
+    printed = io.StringIO()
+    with contextlib.chdir(folder / "guide"), contextlib.redirect_stdout(printed):
+        exec(compile("\n".join(blocks(guide)), str(guide), "exec", dont_inherit=True), {"__name__": "guide"})
+    facts["guide"] = printed.getvalue()
+
+
 def run_jobs(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     """A job that is cancelled, and goes on when Spark is gone; its rows back as a DataFrame; another frame refused."""
     import penstock as ps
@@ -363,6 +377,7 @@ def main() -> None:
     stage_badly(spark, folder, facts)
     refuse(spark, facts)
     give_back(spark, folder, facts)
+    follow_guide(folder, facts)
     run_jobs(spark, folder, facts)
     (folder / "facts.json").write_text(json.dumps(facts))
 
