@@ -6,8 +6,9 @@ Rules:
 1. Only folders below what the user named count; of a glob, those behind its fixed beginning. A folder ``key=value`` is
    a column, unless the files have one of that name: then theirs is read. Both are escaped as in URLs.
 2. All files have the same keys. A file that lacks one, or has one more, is refused.
-3. If nobody says a type, it is int64 where all values are whole numbers, date32 where all are days (``2024-01-31``),
-   else string. ``__HIVE_DEFAULT_PARTITION__`` is null.
+3. If nobody says a type, it is int64 where all values are whole numbers (``01`` is one), unless two texts are one
+   number (``7``, ``007``); date32 where all are days (``2024-01-31``); else string. ``__HIVE_DEFAULT_PARTITION__`` is
+   null.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _values(name: str, texts: Sequence[str | None], type: pa.DataType | None) ->
 
 def _guessed(texts: Collection[str]) -> pa.DataType:
     """Rule 3."""
-    if texts and all(map(_WHOLE.fullmatch, texts)):
+    if texts and all(map(_WHOLE.fullmatch, texts)) and len(set(map(int, texts))) == len(texts):
         return pa.int64()
     if texts and all(map(_is_day, texts)):
         return pa.date32()

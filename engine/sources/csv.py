@@ -145,7 +145,7 @@ class CsvSplit:
         convert.include_columns = self.schema.names
         try:
             with self.file.reading(), self.file.open() as opened:
-                stream = opened if self.codec is None else pa.CompressedInputStream(opened, self.codec)
+                stream = _ended(self.file, opened, self.codec)
                 yield from csv.open_csv(stream, self.dialect.read(_BLOCK_BYTES), self.dialect.parse(), convert)
         except DataError as error:
             if error.remedy != UNREADABLE:
@@ -279,6 +279,21 @@ def _header(file: DataFile, dialect: Dialect, passes_bad: bool) -> pa.Schema:
     return _infer(file, dialect, {}, _BLOCK_BYTES, passes_bad)
 
 
+def _ended(file: DataFile, opened: pa.NativeFile, codec: str | None) -> pa.NativeFile:
+    """The content of an opened file. One line that nothing ends gets an end: Arrow would see nothing in it."""
+
+    def content(of: pa.NativeFile) -> pa.NativeFile:
+        return of if codec is None else pa.CompressedInputStream(of, codec)
+
+    if file.size > _HEADER_BYTES:
+        return content(opened)
+    all_of_it = opened.read()
+    data: bytes = content(pa.BufferReader(all_of_it)).read(_HEADER_BYTES)
+    if len(data) == _HEADER_BYTES or b"\n" in data or b"\r" in data:
+        return content(pa.BufferReader(all_of_it))
+    return pa.BufferReader(data + b"\n")
+
+
 def _parse(dialect: Dialect, passes_bad: bool) -> csv.ParseOptions:
     options = dialect.parse()
     if passes_bad:
@@ -295,7 +310,7 @@ def _infer(
         raise ConfigurationError(f"{file.path} is empty", "a CSV file needs at least a line with the column names")
     codec = codec_of(file)
     with file.planning(), file.peek() as opened:
-        stream = opened if codec is None else pa.CompressedInputStream(opened, codec)
+        stream = _ended(file, opened, codec)
         parse = _parse(dialect, passes_bad)
         with csv.open_csv(stream, dialect.read(block_bytes), parse, dialect.convert(types)) as reader:
             return with_names(reader.schema)

@@ -3,8 +3,9 @@
 Rules:
 
 1. Types of JSON are settled once, when the job is planned: those given in ``types``, and for other fields what the
-   beginning of the first file suggests (one that is null there becomes a string). A later field that is none of these
-   is an error, unless ``columns`` says which are wanted: it would be lost silently. A field that is missing is null.
+   beginning of the first file that has rows suggests (one that is null there becomes a string). A later field that is
+   none of these is an error, unless ``columns`` says which are wanted: it would be lost silently. A field that is
+   missing is null.
 2. A row of text is a line, without what ends it, also an empty one. It is UTF-8.
 3. A row of ``BinarySource`` is a file: its path within what the user named, and its bytes. Some files are one split, so
    that a task has more to read than to open.
@@ -187,32 +188,47 @@ class JsonSource(_Files):
         if self.columns is not None and set(self.columns) <= set(given):
             found = pa.schema(list(given.items()))
         else:
-            found = self._guessed(beginning(first, None, _SAMPLE_BYTES), given, first.path)
-        if not len(found):
-            raise ConfigurationError(f"{first.path} has no rows that tell fields", "say them: types={'field': type}")
+            first, found = self._telling(given)
         wanted = found.names if self.columns is None else self.columns
         check_distinct(self.kind, "column", wanted)
         check_columns(wanted, found, first.path)
         return pa.schema([pa.field(name, _known(found.field(name).type)) for name in wanted])
 
+    def _telling(self, given: Mapping[str, pa.DataType]) -> tuple[DataFile, pa.Schema]:
+        """The first file that tells fields, and these. One without rows tells none, nor does one of bad rows alone."""
+        bad: ConfigurationError | None = None
+        for file in self._files:
+            data = beginning(file, None, _SAMPLE_BYTES)
+            try:
+                found = self._guessed(data, given, file.path) if data.strip() else pa.schema([])
+            except ConfigurationError as error:
+                if not self.keeps_bad:
+                    raise
+                bad = bad or error
+                continue
+            if len(found):
+                return file, found
+        first = self._files[0]
+        if given:
+            return first, pa.schema(list(given.items()))
+        message = f"{first.path} has no rows that tell fields"
+        raise bad or ConfigurationError(message, "say them: types={'field': type}")
+
     def _guessed(self, data: bytes, given: Mapping[str, pa.DataType], path: str) -> pa.Schema:
         """The fields of a sample, given ones first. Lines that do not fit tell nothing if others do: where they are
         read they are errors, or rows of their own."""
         types = pa.schema([(name, _read_as(type)) for name, type in given.items()])
-        if not data.strip():
-            found = types
-        else:
-            try:
-                found = _read_json(data, types, "infer").schema
-            except pa.ArrowInvalid as error:
-                few = data[: last_end(data[:_FEW_BYTES], None) or len(data)]
-                parts = list(_schemas(few, types))
-                if not parts:
-                    reason = str(error).partition("\n")[0]
-                    message = f"{path} is no file of JSON objects in lines: {reason}"
-                    remedy = "write one object in each line" + ", or give types that hold the values" * bool(given)
-                    raise ConfigurationError(message, remedy) from error
-                found = _merged(parts)
+        try:
+            found = _read_json(data, types, "infer").schema
+        except pa.ArrowInvalid as error:
+            few = data[: last_end(data[:_FEW_BYTES], None) or len(data)]
+            parts = list(_schemas(few, types))
+            if not parts:
+                reason = str(error).partition("\n")[0]
+                message = f"{path} is no file of JSON objects in lines: {reason}"
+                remedy = "write one object in each line" + ", or give types that hold the values" * bool(given)
+                raise ConfigurationError(message, remedy) from error
+            found = _merged(parts)
         return pa.schema([(each.name, given.get(each.name, each.type)) for each in found])
 
     @property

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import csv, ipc, parquet
 
+import penstock as ps
 from penstock.engine.core.errors import ConfigurationError, DataError, FlowError
 from penstock.engine.core.operator import OUTPUT_BYTES
 from penstock.engine.files.paths import ROWS_PER_BATCH, DataFile, absolute, safe_name
@@ -341,6 +344,20 @@ def test_csv_file_without_a_header_is_refused(tmp_path: Path) -> None:
     (tmp_path / "1.csv").touch()
     with pytest.raises(ConfigurationError, match=r"1.csv is empty"):
         CsvSource(tmp_path).splits()
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize("header", [b"a,b", b"\xef\xbb\xbfa,b", b'"a","b"'])
+@pytest.mark.parametrize("on_error", ["raise", "skip", "keep"])
+def test_csv_file_of_a_header_that_nothing_ends_has_no_rows(
+    header: bytes, pack: Callable[[bytes], bytes], on_error: str, tmp_path: Path
+) -> None:
+    (tmp_path / "1.csv").write_bytes(pack(b"a,b\n1,2"))
+    (tmp_path / "2.csv").write_bytes(pack(header))
+    found = ps.Flow("f").read_csv(tmp_path, name="rows", on_error=on_error).to_arrow()
+    assert found.select(["a", "b"]).to_pylist() == [{"a": 1, "b": 2}]
+    alone = ps.Flow("f").read_csv(tmp_path / "2.csv", name="rows", on_error=on_error).to_arrow()
+    assert (alone.num_rows, alone.column_names[:2]) == (0, ["a", "b"])
 
 
 def test_zip_archive_is_refused_with_the_remedy(tmp_path: Path) -> None:

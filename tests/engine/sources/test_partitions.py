@@ -167,6 +167,11 @@ def test_types():
     assert [value.as_py() for value in found.of(1).values()] == [-2, datetime.date(2024, 3, 1), "x", "=", 5]
 
 
+def test_two_texts_of_one_number_stay_texts():
+    found = partitions_of(["k=7/f", "k=007/f", "k=7/g"], (), {})
+    assert [found.of(place)["k"].as_py() for place in range(3)] == ["7", "007", "7"]
+
+
 def test_types_that_are_given(folder):
     rows = ps.Flow("f").read_parquet(folder, hive_schema={"year": pa.string()})
     assert rows.schema.field("year").type == pa.string()

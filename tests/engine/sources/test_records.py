@@ -313,6 +313,28 @@ def test_what_is_no_json(tmp_path: Path) -> None:
     assert ps.Flow("f").read_json(tmp_path / "in.jsonl", types={"a": pa.int8()}).to_arrow().num_rows == 0
 
 
+def test_fields_are_those_of_the_first_file_that_tells_some(tmp_path: Path) -> None:
+    """Empty files are what Spark writes of partitions without rows; of bad rows alone there may be a file, too."""
+    (tmp_path / "1.jsonl").write_text("\n")
+    write_lines(tmp_path / "2.jsonl", [{"a": 1}])
+    assert ps.Flow("f").read_json(tmp_path).to_arrow().to_pylist() == [{"a": 1}]
+    assert ps.Flow("f").read_json(tmp_path, types={"b": pa.int8()}).to_arrow().to_pylist() == [{"b": None, "a": 1}]
+    (tmp_path / "1.jsonl").write_text("nope\n")
+    with pytest.raises(ConfigurationError, match=r"1.jsonl is no file of JSON objects"):
+        ps.Flow("f").read_json(tmp_path)
+    assert ps.Flow("f").read_json(tmp_path, on_error="skip").to_arrow().to_pylist() == [{"a": 1}]
+    kept = ps.Flow("f").read_json(tmp_path, on_error="keep").to_arrow().to_pylist()
+    assert [(each["a"], (each["_error"] or {}).get("text")) for each in kept] == [(None, "nope"), (1, None)]
+
+
+def test_a_file_of_bad_lines_alone_is_kept_where_types_are_given(tmp_path: Path) -> None:
+    (tmp_path / "1.jsonl").write_text("nope\n")
+    with pytest.raises(ConfigurationError, match=r"1.jsonl is no file of JSON objects"):
+        ps.Flow("f").read_json(tmp_path, on_error="keep")
+    [kept] = ps.Flow("f").read_json(tmp_path, types={"a": pa.int8()}, on_error="keep").to_arrow().to_pylist()
+    assert (kept["a"], kept["_error"]["text"]) == (None, "nope")
+
+
 def test_a_column_that_is_called_as_errors_are(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "in.jsonl", [{"_error": 1}])
     with pytest.raises(FlowError, match="have a column '_error'"):
