@@ -8,13 +8,15 @@ prints the table of ``docs/performance.md``.
   litData and Grain the first of these rows in files of their own formats, written before (uncompressed, no workers).
 - Counted is what a run takes more than one over a few batches in the same processes: what is read ahead of the first
   batch counts, starts do not. Processor time is that of all processes, clusters of Ray included: it depends less than
-  batches a second on what else a machine does.
+  batches a second on what else a machine does. A round in which the two runs took about as long has no batches a
+  second, and a peer without any such round no figure.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from math import isnan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -81,9 +83,19 @@ def measure(shape: tuple[int, int, int, int], kinds: list[str], rounds: int) -> 
                 answer = run_once(kind, {**settings, "meeting": f"{name}/meeting-{turn}"})
                 assert answer["rows"] == batch * count, f"{kind} has read {answer['rows']} of {batch * count} rows"
                 found[kind].append(answer)
-                told = f"{answer['batches'] / answer['seconds']:.0f} batches/s, {answer['milliseconds']:.2f} ms"
+                told = f"{rate_of(answer):.0f} batches/s, {answer['milliseconds']:.2f} ms"
                 print(f"{name_of(shape)}: {kind}: {told}", flush=True)
     return found
+
+
+def rate_of(answer: Answer) -> float:
+    """Batches a second; not a number where its seconds tell nothing."""
+    return float(answer["batches"] / answer["seconds"]) if answer["seconds"] is not None else float("nan")
+
+
+def rates_of(answers: list[Answer]) -> list[float]:
+    """Of the rounds that have one."""
+    return [rate for rate in map(rate_of, answers) if not isnan(rate)]
 
 
 def name_of(shape: tuple[int, int, int, int]) -> str:
@@ -96,12 +108,11 @@ def rows_of(shape: tuple[int, int, int, int], found: dict[str, list[Answer]], ai
     rows = []
     for peer in [kind for kind in found if kind != "ours"]:
         work, aimed = f"feed, rows {name_of(shape)}", aim if peer == "Ray Data" else 1.0
-        both = [found["ours"], found[peer]]
-        speed, cost = (
-            tuple([of(answer) for answer in side] for side in both)
-            for of in (lambda a: a["batches"] / a["seconds"], lambda a: max(a["milliseconds"], 1e-3))
-        )
-        rows.append(make_row(work, peer, speed, "batches/s", aimed, True))
+        both = found["ours"], found[peer]
+        speed = rates_of(both[0]), rates_of(both[1])
+        cost = tuple([max(answer["milliseconds"], 1e-3) for answer in side] for side in both)
+        if all(speed):
+            rows.append(make_row(work, peer, speed, "batches/s", aimed, True))
         rows.append(make_row(f"{work}: processor time a batch", peer, cost, "ms", 1.0, False))
     return rows
 
@@ -112,7 +123,7 @@ def table_of(results: dict[str, dict[str, list[Answer]]]) -> str:
     lines = [f"| rows | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
     for name, found in results.items():
         cells = [
-            f"{median(a['batches'] / a['seconds'] for a in found[kind]):,.0f} / "
+            f"{f'{median(rates):,.0f}' if (rates := rates_of(found[kind])) else '–'} / "
             f"{median(a['milliseconds'] for a in found[kind]):,.2f}"
             for kind in kinds
         ]

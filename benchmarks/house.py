@@ -1,6 +1,6 @@
 """The benchmark house: Penstock beside what users would pick instead, on this machine, with one command.
 
-``make bench`` runs the short form (about 15 minutes once the peers are installed) and prints a table;
+``make bench`` runs the short form (about 20 minutes once the peers are installed) and prints a table;
 ``benchmarks/results/latest.json`` is the list of its rows, ``machine.json`` beside it says on what. ``make bench-full``
 takes more data and rounds, and everything else in ``benchmarks/``. ``--docs`` writes the tables and plots of the last
 run into ``README.md`` and ``docs/performance.md`` (``house_docs``).
@@ -60,7 +60,7 @@ class Script:
 
 SCRIPTS_SHORT = (
     Script("feed.py", peer=True),
-    Script("feed_peers.py", ("--only", "Ray Data", "DataLoader", "--rounds", "2"), peer=True),
+    Script("feed_peers.py", ("--rounds", "2"), peer=True),
     Script("feed_mesh.py", ("--only", "requests")),
     Script("spark_handoff.py"),
     Script("engine.py", ("--batch", "65536"), wanted="batches of 64 Ki"),

@@ -1,8 +1,10 @@
 """One feed to ranks of a training, over rows of one width: ours, or one of its peers. See ``feed_peers.py``.
 
-``ranks`` processes read it, each its share of every batch: a few batches twice, and then all. Counted is what all of
-them take more than the few did the second time: seconds, and the processor time of this process and of all that descend
-from it. So starts are not counted, and what is read ahead of the first batch is.
+``ranks`` processes read it, each its share of every batch: a few batches three times, and then all. Counted is what all
+of them take more than the few did, the first time left aside and the less of the other two: seconds, and the processor
+time of this process and of all that descend from it. So starts are not counted, and what is read ahead of the first
+batch is. Where all have taken hardly longer than the few did, as happens on a machine that does something else, there
+are no seconds.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ from side import Answer, serve, settings
 TICKS = os.sysconf("SC_CLK_TCK")
 SAMPLES_A_SHARD = 1 << 26
 """Bytes of a file of those peers that have files of their own."""
+FEW_TIMES = 3
+LEAST = 0.1
+"""Of the seconds that all batches took: a difference below that tells nothing."""
 NUMBERS = count()
 """Of flows: one may end while the next one begins."""
 Asked = dict[str, Any]
@@ -277,8 +282,8 @@ def rank_of(asked: Asked, rank: int, inbox: Any, gate: Any, counts: Any) -> None
         raise
 
 
-def folders_of(asked: Asked) -> tuple[str, str, str]:
-    return asked["few"], asked["few"], asked["folder"]
+def folders_of(asked: Asked) -> tuple[str, ...]:
+    return *(asked["few"],) * FEW_TIMES, asked["folder"]
 
 
 def read_all(asked: Asked) -> Answer:
@@ -308,8 +313,11 @@ def read_all(asked: Asked) -> Answer:
         gate.wait()
     for process in processes:
         process.join(60)
-    seconds, spent, batches = (every - few for few, every in zip(*figures[1:], strict=True))
-    return {"seconds": max(seconds, 1e-3), "milliseconds": 1e3 * spent / batches, "batches": batches, "rows": rows}
+    few = [min(each) for each in zip(*figures[1:-1], strict=True)]
+    seconds, spent, batches = (every - least for least, every in zip(few, figures[-1], strict=True))
+    is_told = seconds > LEAST * figures[-1][0]
+    cost = 1e3 * spent / batches
+    return {"seconds": seconds if is_told else None, "milliseconds": cost, "batches": batches, "rows": rows}
 
 
 def main() -> None:
