@@ -5,6 +5,7 @@ Such a function keeps the protocol (``kernels.aggregate_protocol``), or is a pla
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,13 +22,16 @@ from .list_aggregates import CollectList, ValueLists, opened
 
 REMEDY = "see what ps.AggregateFunction promises of this method"
 
+UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""What pyarrow raises for a value that a type cannot hold."""
+
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _told(what: str, passing: tuple[type[Exception], ...] = (PenstockError, OverflowError)) -> Iterator[None]:
     """An error of a user's code names it; but that a value does not fit its type is an answer."""
     try:
         yield
-    except (PenstockError, OverflowError):
+    except passing:
         raise
     except BaseException as error:
         if not is_to_be_told(error):
@@ -121,8 +125,56 @@ class OfValues(ValueLists):
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         values, offsets = opened(state[0])
         ends = [values.slice(start, end - start) for start, end in pairwise(offsets)]
-        with _told(f"aggregate function {self.name}"):
-            return pa.array([self.function(each.drop_null().to_pylist()) for each in ends], self.type)
+        with _told(f"aggregate function {self.name}", (PenstockError,)):
+            given = [self.function(each.drop_null().to_pylist()) for each in ends]
+        try:
+            return _uncut(given, self.type)
+        except UNFIT as error:
+            raise self._unfit(given, error) from error
+
+    def _unfit(self, given: list[Any], error: Exception) -> DataError:
+        """Names the first value that does not fit."""
+        what = "a value"
+        for each in given:
+            try:
+                _uncut([each], self.type)
+            except UNFIT as found:
+                what, error = reprlib.repr(each), found
+                break
+        return DataError(
+            f"aggregate function {self.name} gave {what}, which does not fit {self.type}: {error}",
+            "let the function give values of its type (round(…), for instance), or give ps.aggregate_function another",
+        )
+
+
+def _uncut(values: list[Any], type: pa.DataType) -> pa.Array:
+    """The values as ``type``; raises one of UNFIT where that would change them: pyarrow cuts 1.5 for an integer."""
+    made = pa.array(values, type)
+    try:
+        found = pa.array(values)
+    except UNFIT:  # of several types, or of one that the values do not tell
+        for each in values if len(values) > 1 else ():
+            _uncut([each], type)
+        return made
+    _check_uncut(found, type)
+    return made
+
+
+def _check_uncut(found: pa.Array, type: pa.DataType) -> None:
+    """Raises ArrowInvalid if values, or parts of them, would be cut."""
+    if found.type == type or pa.types.is_null(found.type):
+        return
+    if pa.types.is_struct(found.type) and pa.types.is_struct(type):
+        for field in type:
+            if found.type.get_field_index(field.name) >= 0:
+                _check_uncut(found.field(field.name), field.type)
+    elif pa.types.is_list(found.type) and not pa.types.is_dictionary(type) and hasattr(type, "value_type"):
+        _check_uncut(found.flatten(), type.value_type)
+    else:
+        try:
+            found.cast(type)
+        except (pa.ArrowNotImplementedError, pa.ArrowTypeError):  # read otherwise: a map of pairs
+            return
 
 
 @checked()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -242,7 +245,7 @@ def test_a_plain_function_gets_the_values_of_its_group_in_order_and_no_nulls(par
     ("function", "said"),
     [
         (lambda values: 1 / 0, "aggregate function bad raised ZeroDivisionError"),
-        (lambda values: "x", "aggregate function bad raised ArrowInvalid"),
+        (lambda values: math.exp(1000.0), "aggregate function bad raised OverflowError: math range error"),
     ],
 )
 def test_what_a_plain_function_raises_names_it(function: Any, said: str) -> None:
@@ -250,6 +253,53 @@ def test_what_a_plain_function_raises_names_it(function: Any, said: str) -> None
         own(n=("v", ps.aggregate_function(function, pa.float64(), name="bad"))).to_arrow()
     with pytest.raises(FlowError, match="bad cannot be computed of rows"):
         own(n=Aggregate("n", None, ps.aggregate_function(function, pa.float64(), name="bad")))
+
+
+UNFIT: list[tuple[Any, pa.DataType, str]] = [
+    (1.5, pa.int64(), "gave 1.5, which does not fit int64: .*truncated"),
+    (10**30, pa.int64(), "gave 1000000000000000000000000000000, which does not fit int64: "),
+    (float("nan"), pa.int64(), "gave nan, which does not fit int64: "),
+    ("x", pa.float64(), "gave 'x', which does not fit double: "),
+    (datetime(2026, 1, 1, microsecond=5, tzinfo=UTC), pa.timestamp("s", tz="UTC"), "which does not fit .*lose data"),
+    (timedelta(microseconds=5), pa.duration("s"), "which does not fit .*lose data"),
+    ([1, 2.5], pa.list_(pa.int64()), r"gave \[1, 2.5\], which does not fit list<item: int64>: .*truncated"),
+    ({"b": 1, "a": 1.5}, pa.struct([("a", pa.int64()), ("b", pa.int64())]), "which does not fit struct.*truncated"),
+]
+
+
+@pytest.mark.parametrize(("value", "type", "said"), UNFIT)
+def test_a_value_that_its_type_would_cut_is_an_error_that_shows_it(value: Any, type: pa.DataType, said: str) -> None:
+    bad = ps.aggregate_function(lambda values: value if 9.0 in values else None, type, name="bad")
+    with pytest.raises(DataError, match=f"aggregate function bad .*{said}"):
+        own(n=("v", bad)).to_arrow()
+
+
+def test_values_that_would_be_cut_are_found_among_values_of_other_types() -> None:
+    given: dict[float, Any] = {5.0: 2**60 + 1, 9.0: 1.5}
+    bad = ps.aggregate_function(lambda values: given.get(max(values, default=0.0)), pa.int64(), name="bad")
+    with pytest.raises(DataError, match=r"bad gave 1\.5, which does not fit int64"):
+        own(n=("v", bad)).to_arrow()
+
+
+FITTING: list[tuple[Any, pa.DataType]] = [
+    (2.0, pa.int64()),
+    (10**30, pa.decimal128(38)),
+    (0.1, pa.float32()),
+    (5, pa.float64()),
+    (Decimal("1.50"), pa.decimal128(5, 2)),
+    (datetime(2026, 1, 1, tzinfo=UTC), pa.timestamp("s", tz="UTC")),
+    ([], pa.list_(pa.int64())),
+    ([1, 2], pa.large_list(pa.int16())),
+    ([("k", 1)], pa.map_(pa.string(), pa.int64())),
+    ({"b": 1}, pa.struct([("a", pa.int64()), ("b", pa.float64())])),
+    (b"ab", pa.binary(2)),
+]
+
+
+@pytest.mark.parametrize(("value", "type"), FITTING)
+def test_a_value_that_its_type_can_hold_is_taken_as_pyarrow_takes_it(value: Any, type: pa.DataType) -> None:
+    good = ps.aggregate_function(lambda values: value if 9.0 in values else None, type, name="good")
+    assert own(n=("v", good)).to_arrow()["n"].to_pylist() == pa.array([None, value, None], type).to_pylist()
 
 
 PROMISES: dict[str, tuple[Any, type[PenstockError], str]] = {
