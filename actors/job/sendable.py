@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import cloudpickle
 
 from ...engine.core.errors import ConfigurationError
+from ...engine.core.user_code import is_users_object
 from ...engine.plan.plan import JobPlan
 
 _OURS = __package__.partition(".")[0]
@@ -26,6 +27,9 @@ REMEDY = (
     "process makes its own then"
 )
 
+DEEPEST = 6
+"""So many levels of a config are looked at for what a user has given: an aggregate's function is at two."""
+
 
 def check_sendable(plan: JobPlan) -> None:
     """Raise ConfigurationError that names the operator, the function and the variable."""
@@ -33,6 +37,7 @@ def check_sendable(plan: JobPlan) -> None:
         for what, value in _of_a_user(config):
             if _fails(value):
                 path, last = _culprit(value, "")
+                path = path.removeprefix("function.")  # of ours, around the user's
                 where = f"{path!r} in it" if path else "it"
                 raise ConfigurationError(
                     f"{what} cannot be sent to a job's processes, because {where} cannot be pickled: {_fails(last)}",
@@ -53,14 +58,34 @@ def _configs(plan: JobPlan) -> Iterator[tuple[str, Any]]:
 def _of_a_user(config: Any) -> Iterator[tuple[str, Any]]:
     """A name for each thing that a user has given, and the thing: a config of a class of their own, or the functions in
     one of ours, with their arguments. Tables and indexes of ours can always travel, and are large."""
-    if type(config).__module__.partition(".")[0] != _OURS:
+    if not _is_ours(config):
         yield f"the {type(config).__name__}", config
     elif is_dataclass(config):
         for each in fields(config):
-            value = getattr(config, each.name)
-            function = getattr(value, "function", value)
-            if callable(function) and type(function).__module__.partition(".")[0] != _OURS:
-                yield _called(function), value
+            yield from _given(getattr(config, each.name), DEEPEST)
+
+
+def _given(value: Any, deepest: int) -> Iterator[tuple[str, Any]]:
+    """The functions and the objects of a user's in a field, or in its parts: a list of aggregates has some."""
+    function = getattr(value, "function", value)
+    if callable(function) and not _is_ours(function):
+        yield _called(function), value
+    elif is_users_object(value):
+        yield f"the {type(value).__name__}", value
+    elif deepest:
+        parts: Iterable[Any] = ()
+        if isinstance(value, (list, tuple)):
+            parts = value
+        elif isinstance(value, Mapping):
+            parts = value.values()
+        elif is_dataclass(value) and not isinstance(value, type):
+            parts = (getattr(value, each.name, None) for each in fields(value))
+        for part in parts:
+            yield from _given(part, deepest - 1)
+
+
+def _is_ours(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == _OURS
 
 
 def _called(function: Any) -> str:

@@ -67,6 +67,50 @@ def test_error_names_operator_function_and_variable(case: int) -> None:
     assert "in __init__ of a class" in caught.value.remedy
 
 
+class Longest:
+    """An aggregate function of a user's own, with something that stays where it is."""
+
+    name = "longest"
+    ordered = False
+
+    def __init__(self) -> None:
+        self.client = Client()
+
+    def state_types(self, column: pa.DataType | None) -> tuple[pa.DataType, ...]:
+        return (pa.int64(),)
+
+    def result_type(self, column: pa.DataType | None) -> pa.DataType:
+        return pa.int64()
+
+    def lift(self, values: pa.Array | None, rows: int) -> tuple[pa.Array, ...]:
+        raise NotImplementedError
+
+    def blank(self, column: pa.DataType | None, rows: int) -> tuple[pa.Array, ...]:
+        raise NotImplementedError
+
+    def merge(self, state: tuple[pa.Array, ...], segments: Any) -> tuple[pa.Array, ...]:
+        raise NotImplementedError
+
+    def final(self, state: tuple[pa.Array, ...], column: pa.DataType | None) -> pa.Array:
+        raise NotImplementedError
+
+
+IN_LISTS = [
+    (ps.aggregate_function(closure(), pa.int64()), r"function closure.<locals>.<lambda> \(.* because \"client.pools"),
+    (Longest(), r"the Longest cannot .* because \"client.pools\['one'\]\[0\]\" in it"),
+]
+
+
+@pytest.mark.parametrize(("function", "told"), IN_LISTS)
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_functions_within_the_lists_of_an_operator_are_looked_at(function: Any, told: str, parallelism: int) -> None:
+    flow = ps.Flow("bad")
+    flow.from_tables([SCHEMA.empty_table()]).aggregate([], m=("n", function)).collect("rows")
+    with pytest.raises(ConfigurationError, match=told) as caught:
+        check_sendable(plan_job(flow, parallelism))
+    assert caught.value.operator == "hash-aggregate-1"
+
+
 def test_what_can_be_sent_is_not_refused_nor_copied() -> None:
     large = bytearray(8 << 20)
     flow = ps.Flow("good")
