@@ -207,11 +207,11 @@ def rows_read(statistics: Mapping[TaskId, TaskStatistics]) -> int:
 
 
 def describe(status: JobStatus, statistics: Mapping[TaskId, TaskStatistics], elapsed: float, pace: str = "") -> str:
-    """One line: state, rows and batches read, how fast, the last checkpoint, restarts."""
+    """One line, what people look for first: a terminal of 80 columns cuts the end off."""
     batches = sum(source.batches for task in statistics.values() for source in task.sources)
     checkpoint = "none" if status.latest_completed is None else str(status.latest_completed)
+    fast = f"  {pace}" if pace else ""
     return (
-        f"{elapsed:5.1f} s  {status.job} {status.state:<9} {rows_read(statistics):>10,} rows {batches:>5,} batches  "
-        f"checkpoint {checkpoint} (of {status.checkpoints_completed})  restarts {status.restarts}"
-        f"{f'  {pace}' if pace else ''}"
+        f"{elapsed:5.1f} s  {status.job} {status.state} {rows_read(statistics):>10,} rows{fast}  "
+        f"restarts {status.restarts}  checkpoint {checkpoint} (of {status.checkpoints_completed})  {batches:,} batches"
     )

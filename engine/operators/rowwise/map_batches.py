@@ -293,7 +293,7 @@ class RunningMapBatches(Stateless):
                 array = single_array(array)
             array = plain_array(array)
             array = array if array.type == field.type else array.cast(field.type, safe=True)
-        except (pa.ArrowException, TypeError, ValueError) as error:
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise DataError(
                 f"{self._name}: column {field.name!r} does not fit {field.type}: {error}",
                 "correct the schema given to map_batches, or cast inside the function",

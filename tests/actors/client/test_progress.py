@@ -40,7 +40,9 @@ def test_job_is_watched_until_it_is_over(tmp_path: Path) -> None:
     with paced(tmp_path) as job:
         status = watch(job, Console(file=printed, width=200))
         assert status.state == "finished"
-    assert "paced finished       2,000 rows" in printed.getvalue()
+    lines = printed.getvalue().splitlines()
+    assert "paced finished      2,000 rows" in lines[-1]
+    assert any("rows/s" in line[:80] for line in lines)
 
 
 def test_watching_ends_at_the_deadline(tmp_path: Path) -> None:

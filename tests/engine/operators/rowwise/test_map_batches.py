@@ -148,6 +148,7 @@ def test_map_batches_whose_class_cannot_be_built_is_the_users_error() -> None:
         ({"b": ["x"]}, "column 'b' does not fit int64"),
         ({"b": [1, "x"]}, "column 'b' does not fit int64"),
         ({"b": 3}, "column 'b' does not fit int64"),
+        ({"b": [10**30]}, "column 'b' does not fit int64"),
     ],
 )
 def test_map_batches_refuses_a_wrong_result(result: Any, message: str) -> None:
