@@ -20,7 +20,7 @@ def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def short_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a mixture is at its end before ranks come, and no weights can be changed."""
-    shorten_channels(monkeypatch, 2048)
+    shorten_channels(monkeypatch, 32768)
 
 
 @pytest.mark.parametrize("seed", seeds(CASES, of=2060))
