@@ -39,6 +39,10 @@ _Given = Annotated[
     list[str] | None,
     typer.Option("--with", help="NAME=VALUE, as often as needed: an argument of the function that makes the flow."),
 ]
+_Paths = Annotated[
+    list[str] | None,
+    typer.Option("--path", help="NAME=PATH, as often as needed: where a flow's source or sink of that name is."),
+]
 _Scale = Annotated[int, typer.Option(help="Copies of the data, over shifted years.", min=1)]
 _Running = Annotated[str, typer.Argument(help="The name of a running job; `penstock list` shows them.", metavar="JOB")]
 _Address = Annotated[
@@ -70,6 +74,7 @@ def penstock(
 def run(
     job: _Name,
     given: _Given = None,
+    path: _Paths = None,
     scale: _Scale = 1,
     rate: Annotated[
         float | None, typer.Option(help="Rows per second of the main source; 0: as fast as possible.", min=0)
@@ -111,29 +116,39 @@ def run(
         verify=verify,
         verbose=verbose,
     )
-    raise typer.Exit(_guarded(lambda: _job(job, given, restart).run(options), verbose=verbose))
+    raise typer.Exit(_guarded(lambda: _job(job, given, path, restart).run(options), verbose=verbose))
 
 
-def _job(name: str, given: Sequence[str] | None, restart: bool = False) -> ReadyMadeJob:
+def _job(name: str, given: Sequence[str] | None, paths: Sequence[str] | None, restart: bool = False) -> ReadyMadeJob:
     """The flow of that name, or the ready-made job."""
-    pairs = [each.partition("=") for each in given or ()]
-    if wrong := [each for each, (_, sign, _) in zip(given or (), pairs, strict=True) if not sign]:
-        raise ConfigurationError(f"--with {wrong[0]} names no value", "write --with NAME=VALUE")
-    if ":" not in name and not given:
+    arguments, places = _pairs("--with", "VALUE", given), _pairs("--path", "PATH", paths)
+    if ":" not in name and not arguments and not places:
         if restart:
             raise ConfigurationError(f"--restart is of flows, and {name} is a ready-made job", "give another --output")
         return find_job(name)
     from .flow_run import FlowJob
 
-    return FlowJob(name, {key: value for key, _, value in pairs})
+    return FlowJob(name, arguments, places)
+
+
+def _pairs(option: str, what: str, given: Sequence[str] | None) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given or ()]
+    for name, sign, value in pairs:
+        if not (name and sign):
+            raise ConfigurationError(
+                f"{option} {name}{sign}{value} names no {what.lower()}", f"write {option} NAME={what}"
+            )
+    return {name: value for name, _, value in pairs}
 
 
 @app.command()
-def explain(job: _Name, given: _Given = None, scale: _Scale = 1, parallelism: _Parallelism = 2) -> None:
+def explain(
+    job: _Name, given: _Given = None, path: _Paths = None, scale: _Scale = 1, parallelism: _Parallelism = 2
+) -> None:
     """Print a job's stages, pipelines, edges, lanes, and each sink's guarantee."""
 
     def show() -> int:
-        typer.echo(_job(job, given).explain(RunOptions(scale=scale, parallelism=parallelism)))
+        typer.echo(_job(job, given, path).explain(RunOptions(scale=scale, parallelism=parallelism)))
         return 0
 
     raise typer.Exit(_guarded(show, verbose=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..actors.claims.place import Resume
 from ..actors.client.job import Job
@@ -14,6 +14,7 @@ from ..engine.core.errors import ConfigurationError
 from ..engine.feed.sink import FeedSink
 from ..engine.flow.flow import Flow
 from .flow_finder import find_flow
+from .flow_paths import with_paths
 from .local_run import run_local
 from .registry import RunOptions
 
@@ -27,6 +28,7 @@ class FlowJob:
 
     where: str
     given: Mapping[str, str]
+    paths: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, options: RunOptions) -> int:
         """0 if it finished and the audit is clean."""
@@ -35,7 +37,7 @@ class FlowJob:
                 raise ConfigurationError(f"--{name} is of ready-made jobs, and {self.where} is a flow", "leave it out")
         if options.restart and options.checkpoints is None:
             raise ConfigurationError("--restart names no job that is over", "say where it was: --checkpoints FOLDER")
-        flow, console = find_flow(self.where, self.given), console_on(sys.stdout)
+        flow, console = self._flow(), console_on(sys.stdout)
         _refuse_feeds(flow)
         try:
             with self._start(flow, options) as job:
@@ -50,7 +52,10 @@ class FlowJob:
 
     def explain(self, options: RunOptions) -> str:
         """What it would do."""
-        return find_flow(self.where, self.given).explain(options.parallelism)
+        return self._flow().explain(options.parallelism)
+
+    def _flow(self) -> Flow:
+        return with_paths(find_flow(self.where, self.given), self.paths)
 
     def _start(self, flow: Flow, options: RunOptions) -> Job:
         kept = None if options.checkpoints is None else Checkpoints(options.checkpoints, every=options.every)

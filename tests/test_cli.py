@@ -81,6 +81,41 @@ def test_flow_of_a_script_is_run_with_the_arguments_of_its_function(folder):
     assert not (folder / "there").exists()
 
 
+PLAIN = """
+import penstock as ps
+
+flow = ps.Flow("plain")
+flow.read_csv("orders.csv", name="orders").write_csv("out", name="kept")
+"""
+
+
+def test_sources_and_sinks_of_a_flow_are_elsewhere_where_that_is_said(folder):
+    (folder / "plain.py").write_text(PLAIN)
+    (folder / "orders.csv").write_text("id,item\n1,pen\n")
+    (folder / "more").mkdir()
+    (folder / "more" / "today.csv").write_text("id,item\n2,ink\n3,pad\n")
+    (folder / "others.csv").write_text("id,price\n2,0.5\n")
+    run = ("run", "plain.py:flow", "--local")
+    done = penstock(*run, "--path", "orders=more", "--path", "kept=there", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ds.dataset(folder / "there", format="csv").to_table()["item"].to_pylist() == ["ink", "pad"]
+    assert not (folder / "out").exists()
+    told = penstock("explain", "plain.py:flow", "--path", "orders=more", cwd=folder)
+    assert "kept: csv sink" in told.stdout
+    for wrong, words in (
+        (
+            "orders=others.csv",
+            "the columns id int64, price double, and the flow was made for id int64, item string",
+        ),
+        ("orders=nowhere.csv", "nowhere.csv"),
+        ("order=more", "those that have one: orders, kept"),
+        ("orders", "write --path NAME=PATH"),
+    ):
+        refused = penstock(*run, "--path", wrong, cwd=folder)
+        assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
 def test_a_job_that_is_over_is_run_again_where_that_is_asked_for(folder):
     again = ("run", "mine.py:build", "--local", "--checkpoints", "state", "--with", "out=here")
     assert penstock(*again, cwd=folder).returncode == 0

@@ -47,7 +47,7 @@ from ..core.user_code import is_users_object, raised
 from ..expressions.expressions import Expressible, written
 from ..expressions.fluent import Aggregated, Expression
 from ..feed.sink import CutFeedSink, FeedSink
-from ..kernels.sorting import as_sort_keys
+from ..kernels.sorting import SortBy, as_sort_keys, sort_keys
 from ..operators import (
     Aggregate,
     AggregateFunction,
@@ -684,14 +684,28 @@ class Stream(Shaping, Looking, Calling):
         return self.apply(config, exchange=exchange, at_barrier=at_barrier, name=name)
 
     @checked()
-    def sort(self, *keys: str | SortKey, at_barrier: AtBarrier = FLUSH, name: str | None = None) -> Stream:
-        """All rows in the order of ``keys``: ``ps.SortKey`` or a name. Equal ones stay as they came."""
-        return self.apply(Sort(as_sort_keys(keys)), at_barrier=at_barrier, name=name)
+    def sort(
+        self,
+        *keys: SortBy,
+        descending: bool | Sequence[bool] = False,
+        at_barrier: AtBarrier = FLUSH,
+        name: str | None = None,
+    ) -> Stream:
+        """All rows in the order of ``keys``: names or ``ps.SortKey``, one after the other or in a list. ``descending``:
+        for names, all alike or one by one. Equal rows stay as they came."""
+        return self.apply(Sort(sort_keys("sort", keys, descending)), at_barrier=at_barrier, name=name)
 
     @checked()
-    def top_n(self, count: int, *keys: str | SortKey, at_barrier: AtBarrier = FLUSH, name: str | None = None) -> Stream:
-        """The first ``count`` rows in the order of ``keys``."""
-        top = TopN(as_sort_keys(keys), count)
+    def top_n(
+        self,
+        count: int,
+        *keys: SortBy,
+        descending: bool | Sequence[bool] = False,
+        at_barrier: AtBarrier = FLUSH,
+        name: str | None = None,
+    ) -> Stream:
+        """The first ``count`` rows in the order of ``keys``, as for :meth:`sort`."""
+        top = TopN(sort_keys("top_n", keys, descending), count)
         first = self if self.is_gathered else self._then(replace(top, per_lane=True), None, at_barrier).gather()
         return first._then(top, name, at_barrier)
 
@@ -719,7 +733,7 @@ class Stream(Shaping, Looking, Calling):
     def window(
         self,
         by: Sequence[str],
-        order_by: Sequence[str | SortKey] = (),
+        order_by: SortKey | Sequence[str | SortKey] = (),
         *,
         is_sorted: bool = False,
         exchange: Through = GATHER,

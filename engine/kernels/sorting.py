@@ -45,9 +45,31 @@ class SortKey:
         return f"{self.column}{' desc' if self.descending else ''}{' nulls first' if self.nulls_first else ''}"
 
 
-def as_sort_keys(given: Sequence[str | SortKey]) -> tuple[SortKey, ...]:
+def as_sort_keys(given: SortKey | Sequence[str | SortKey]) -> tuple[SortKey, ...]:
     """Plain names mean ascending, nulls last."""
-    return tuple(SortKey(key) if isinstance(key, str) else key for key in given)
+    keys = (given,) if isinstance(given, SortKey) else given
+    return tuple(SortKey(key) if isinstance(key, str) else key for key in keys)
+
+
+SortBy: TypeAlias = str | SortKey | Sequence[str | SortKey]
+"""One key to sort by, or several."""
+
+
+def sort_keys(kind: str, given: Sequence[SortBy], descending: bool | Sequence[bool]) -> tuple[SortKey, ...]:
+    """The keys, each alone or in a list. ``descending``: of those that are plain names, all alike or one by one. Raises
+    FlowError."""
+    several = (each if isinstance(each, Sequence) and not isinstance(each, str) else (each,) for each in given)
+    keys = [key for each in several for key in each]
+    if not descending:
+        return as_sort_keys(keys)
+    if any(isinstance(key, SortKey) for key in keys):
+        raise FlowError(
+            f"{kind}: descending= is for plain names", "say it in each key: ps.SortKey('price', descending=True)"
+        )
+    each_of = [descending] * len(keys) if isinstance(descending, bool) else descending
+    if len(each_of) != len(keys):
+        raise FlowError(f"{kind}: {len(keys)} keys, and {len(each_of)} in descending=", "give one for all, or for each")
+    return tuple(SortKey(str(key), falls) for key, falls in zip(keys, each_of, strict=True))
 
 
 def check_sort_keys(kind: str, keys: Sequence[SortKey], schema: pa.Schema) -> None:

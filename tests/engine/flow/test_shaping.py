@@ -117,3 +117,33 @@ def test_groups_by_computed_keys() -> None:
 def test_what_is_wrong_is_said(wrong: Any, message: str) -> None:
     with pytest.raises(FlowError, match=message):
         wrong()
+
+
+@pytest.mark.parametrize(
+    ("keys", "descending", "expected"),
+    [
+        (["a"], True, "xzyw"),
+        (["a", "b"], [True, False], "xzwy"),
+        ([["a", "b"]], [True, False], "xzwy"),
+        ([["a"], ps.SortKey("b", descending=True)], False, "ywzx"),
+        (["a", "b"], True, "xzyw"),
+    ],
+)
+def test_rows_are_sorted_as_in_polars_and_ray_data(keys: list[Any], descending: Any, expected: str) -> None:
+    given = ps.Flow("sorted").from_tables(pa.table({"a": [3, 1, 2, 1], "b": ["x", "y", "z", "w"]}))
+    assert "".join(given.sort(*keys, descending=descending).to_arrow()["b"].to_pylist()) == expected
+    assert "".join(given.top_n(3, *keys, descending=descending).to_arrow()["b"].to_pylist()) == expected[:3]
+
+
+def test_what_descending_can_not_be() -> None:
+    given = ps.Flow("sorted").from_tables(pa.table({"a": [3], "b": ["x"]}))
+    with pytest.raises(FlowError, match="2 keys, and 1 in descending="):
+        given.sort("a", "b", descending=[True])
+    with pytest.raises(FlowError, match=r"descending= is for plain names[^;]*ps.SortKey"):
+        given.sort(ps.SortKey("a"), descending=True)
+
+
+def test_a_window_is_ordered_by_one_key_or_several() -> None:
+    given = ps.Flow("sorted").from_tables(pa.table({"a": [1, 2, 1], "b": [1, 2, 3]}))
+    for order in (ps.SortKey("b", descending=True), [ps.SortKey("b", descending=True)]):
+        assert given.window("a", order, place="row_number").to_arrow()["b"].to_pylist() == [3, 1, 2]
