@@ -129,7 +129,7 @@ def test_model_that_was_bound_when_the_job_was_over_can_be_gone_back_to_from_fur
             patched.setattr(more_epochs, "_keep_for_models", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 run(MOST)
-    for end in (-2, -1, 0):
+    for end in (-2, 0, -1):  # the job is over, and goes on
         with run(MOST, "two") as job:
             feed, more, wanted = job.feed().resume("two"), list[Any](), len(expected) + end - len(found)
             with feed.reader(timeout=60) as reader:
@@ -142,8 +142,6 @@ def test_model_that_was_bound_when_the_job_was_over_can_be_gone_back_to_from_fur
             if not end:
                 job.wait(60)
         assert found + more == expected[: len(found) + wanted]
-    with pytest.raises(ConfigurationError, match="has not seen all of it"):
-        run(MOST, "two")
 
 
 def test_epochs_are_raised_within_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,15 @@
 """The digests of a feed's batches, in small files beside the checkpoints: what ``penstock verify-order`` compares.
 
 They lie in ``<checkpoint folder>/<job>/feeds/<feed>/<first>-<end>-<random>-<digest>.digests.arrow``: Arrow IPC files
-of one column, the batch size in their metadata. Any Arrow tool can read them. The end of the name is the digest of the
-file's bytes.
+of one column, with the batch size in their metadata, the attempt, and the first batch that no rank had taken. Any Arrow
+tool can read them. The end of the name is the digest of the file's bytes.
 
 Rules:
 
 1. A file never changes. Those of a chunk of ``CHUNK`` batches grow with each checkpoint: the next one holds what the
    one before it held, which is then removed. So there are as many files as chunks, and one more for each restart.
 2. A file is complete before the checkpoint that covers it is: a feed that goes on from a checkpoint leaves no gap.
-3. Batches may be in several files; they should not contradict each other (``batch_digests.merged``).
+3. Batches may be in several files; those that ranks took should not contradict each other (``digests.merged``).
 4. A file appears whole. One whose bytes do not fit its name is damaged: an error, not a gap.
 """
 
@@ -37,7 +37,7 @@ CHUNK = 4096
 """Batches of a file that is full: 32 KiB."""
 
 _NAME = re.compile(r"(\d+)-(\d+)-[0-9a-f]+-([0-9a-f]{32})\.digests\.arrow")
-_BATCH_SIZE = b"penstock.batch_size"
+_BATCH_SIZE, _TAKEN, _ATTEMPT = b"penstock.batch_size", b"penstock.taken", b"penstock.attempt"
 
 
 class DigestFiles:
@@ -53,14 +53,15 @@ class DigestFiles:
         self._made = False
 
     def record(self, run: DigestRun, batch_size: int) -> None:
-        """Keep the digests of some more batches. Raises StorageError."""
-        if len(run.digests):
-            with self._lock:
+        """Keep the digests of some more batches, or that ranks have taken more. Raises StorageError."""
+        with self._lock:
+            if len(run.digests) or (self._open is not None and self._open.end == run.first):
                 self._record(run, batch_size)
 
     def _record(self, run: DigestRun, batch_size: int) -> None:
         if self._open is not None and self._open.end == run.first:
-            run = DigestRun(self._open.first, np.concatenate([self._open.digests, run.digests]))
+            taken = None if None in (self._open.taken, run.taken) else max(self._open.taken or 0, run.taken or 0)
+            run = DigestRun(self._open.first, np.concatenate([self._open.digests, run.digests]), taken, run.attempt)
         else:
             self._last = ""
         data = _to_ipc(run, batch_size)
@@ -98,8 +99,12 @@ class DigestFiles:
             check_bytes(info.path, data, len(data), found[3], f"{FROM_A_COPY}, or remove it")
             with ipc.open_file(data) as reader:
                 table = reader.read_all()
-            runs.append(DigestRun(int(found[1]), table.column("digest").to_numpy()))
-            sizes.add(int((table.schema.metadata or {}).get(_BATCH_SIZE, b"0")))
+            told = table.schema.metadata or {}
+            taken = int(told[_TAKEN]) if _TAKEN in told else None
+            generation, _, number = told.get(_ATTEMPT, b"0.0").partition(b".")
+            attempt = int(generation), int(number)
+            runs.append(DigestRun(int(found[1]), table.column("digest").to_numpy(), taken, attempt))
+            sizes.add(int(told.get(_BATCH_SIZE, b"0")))
         if not runs:
             raise ConfigurationError(
                 f"no order of batches is recorded in {self._url}",
@@ -112,7 +117,10 @@ class DigestFiles:
 
 
 def _to_ipc(run: DigestRun, batch_size: int) -> bytes:
-    schema = pa.schema([("digest", pa.uint64())], metadata={_BATCH_SIZE: str(batch_size).encode()})
+    told = {_BATCH_SIZE: str(batch_size).encode()}
+    if run.taken is not None:
+        told |= {_TAKEN: str(run.taken).encode(), _ATTEMPT: "{}.{}".format(*run.attempt).encode()}
+    schema = pa.schema([("digest", pa.uint64())], metadata=told)
     sink = pa.BufferOutputStream()
     with ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch([pa.array(run.digests)], schema=schema))

@@ -9,6 +9,8 @@ Rules:
 3. The digest of a batch is the order hash of its rows alone: equal batches have equal digests, in any run.
 4. Only whole batches have one; the last, short one of an epoch gets its digest at the end of the epoch. A restored feed
    that lacks the first rows of a batch leaves that batch out.
+5. A batch is recorded when it is cut, which may be long before a rank takes it. A later attempt may have another batch
+   there, after a change of weights: its one counts. That contradicts what was recorded only if some rank had taken it.
 """
 
 from __future__ import annotations
@@ -60,10 +62,13 @@ Digests = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class DigestRun:
-    """Digests of consecutive batches, from ``first`` on."""
+    """Digests of consecutive batches, from ``first`` on. ``taken``: some rank has taken those before this one; None:
+    maybe all of them. ``attempt``: of the feed's task, generation first."""
 
     first: int
     digests: Digests
+    taken: int | None = None
+    attempt: tuple[int, int] = (0, 0)
 
     @property
     def end(self) -> int:
@@ -165,16 +170,29 @@ class Recorded:
 
 
 def merged(runs: Iterable[DigestRun]) -> Recorded:
-    """Several runs, which may overlap: a job that goes on from a checkpoint records some batches again."""
-    found = list(runs)
+    """Several runs, which may overlap: a job that goes on from a checkpoint records some batches again. Rule 5."""
+    found = sorted(runs, key=lambda run: run.attempt)
     batches = np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(run.first, run.end) for run in found)])
     digests = np.concatenate([np.zeros(0, dtype=np.uint64), *(run.digests for run in found)])
+    taken = np.concatenate([np.zeros(0, dtype=np.bool_), *map(_taken, found)])
     order = np.argsort(batches, kind="stable")
-    batches, digests = batches[order], digests[order]
-    again = np.append(np.zeros(min(1, len(batches)), dtype=np.bool_), batches[1:] == batches[:-1])
-    wrong = np.flatnonzero(again[1:] & (digests[1:] != digests[:-1]))
-    contradiction = int(batches[wrong[0]]) if len(wrong) else None
-    return Recorded(batches[~again], digests[~again], contradiction)
+    batches, digests, taken = batches[order], digests[order], taken[order]
+    again = batches[1:] == batches[:-1]
+    contradiction = None
+    for at in np.flatnonzero(again):  # the same batch in a later attempt
+        if digests[at + 1] == digests[at]:
+            taken[at + 1] |= taken[at]
+        elif taken[at]:
+            contradiction = int(batches[at])
+            break
+    latest = np.append(~again, np.ones(min(1, len(batches)), dtype=np.bool_))
+    return Recorded(batches[latest], digests[latest], contradiction)
+
+
+def _taken(run: DigestRun) -> npt.NDArray[np.bool_]:
+    """Whether some rank has taken a batch of the run, for each."""
+    batches = np.arange(run.first, run.end)
+    return np.ones(len(batches), np.bool_) if run.taken is None else batches < run.taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,6 +310,13 @@ class FeedServer:
         )
 
     @property
+    def taken(self) -> int:
+        """Some rank's loop has taken the batches before this one, as far as is known here."""
+        with self._changed:
+            group = self._members.group
+            return max((0 if group is None else group.start, *(each.taken for each in self._progress.each_rank)))
+
+    @property
     def _unseen(self) -> int | None:
         """The first batch that no rank has, once every rank has said here how far it has come."""
         group = self._members.group

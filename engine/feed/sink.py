@@ -268,6 +268,7 @@ class RunningFeedSink(Stateless):
         self._schema, self._lane = schema, context.lanes.start
         self._batch_size, self._drop_last, self._write = config.batch_size, config.drop_last, context.write
         self._epochs = context.epochs
+        self._attempt = (context.attempt.generation, context.attempt.number)
         self._marks, self._recorded_size = config.marks(schema), config.digested
         self._digests: BatchDigests | CutDigests
         self._digests = BatchDigests(config.batch_size) if self._marks is None else CutDigests()
@@ -286,6 +287,8 @@ class RunningFeedSink(Stateless):
         #: where the last snapshot was taken, and the position of its first row
         self._taken_at: SnapshotPosition | None = None
         self._first = 0
+        #: the batches before this one were recorded as taken
+        self._recorded: int | None = None
         self._server.open(self._sequencer, context.wake, context.attempt, progress)
 
     def _hashes(self, rows: pa.RecordBatch) -> Hashes:
@@ -357,7 +360,9 @@ class RunningFeedSink(Stateless):
     def flush(self, checkpoint: CheckpointId) -> None:
         if self._taken_at is not None:
             self._server.on_snapshot(checkpoint, self._taken_at, self._first)
-        if len((run := self._digests.take()).digests):
+        run = replace(self._digests.take(), taken=self._server.taken, attempt=self._attempt)
+        if len(run.digests) or run.taken != self._recorded:
+            self._recorded = run.taken
             self._write(partial(self._server.record, run, self._recorded_size), run.digests.nbytes)
 
     def prepare(self, checkpoint: CheckpointId) -> list[Committable]:

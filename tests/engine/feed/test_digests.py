@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -67,6 +68,25 @@ def test_feeds_are_compared_where_both_know_something() -> None:
     assert compared(run(0, 1, 2, 3, 4), run(2, 3, 9, 5)) == (3, 2, (2, 1))
     assert compared(run(0, 1, 2), run(7, 1, 2)) == (None, 0, (2, 2))
     assert compared(run(0), run(0)) == (None, 0, (0, 0))
+
+
+def test_a_batch_that_no_rank_has_taken_may_be_another_one_in_a_later_attempt() -> None:
+    """The weights of a mixture were changed, and a checkpoint that had it was not completed."""
+
+    def known(*runs: DigestRun) -> tuple[list[int], int | None]:
+        found = merged(runs)
+        return list(zip(found.batches.tolist(), found.digests.tolist(), strict=True)), found.contradiction
+
+    lost = replace(run(0, 10, 11, 12, 13), taken=2, attempt=(1, 1))
+    later = replace(run(2, 92, 93, 94), taken=2, attempt=(2, 1))
+    now = [(0, 10), (1, 11), (2, 92), (3, 93), (4, 94)]
+    assert known(lost, later) == known(later, lost) == (now, None)
+    assert known(replace(run(2, 92), taken=3, attempt=(3, 1)), later, lost) == (now, None)
+    assert known(lost, later, replace(run(3, 83), taken=0, attempt=(3, 1)))[0][3] == (3, 83)
+    assert known(replace(lost, taken=3), later)[1] == 2
+    assert known(replace(lost, taken=None), later)[1] == 2
+    same = replace(run(0, 10, 11, 12), taken=0, attempt=(1, 2))
+    assert known(replace(lost, taken=3), same, later)[1] == 2, "what was taken stays so, though recorded again"
 
 
 def test_what_was_recorded_twice_must_be_the_same() -> None:
