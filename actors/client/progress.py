@@ -213,5 +213,5 @@ def describe(status: JobStatus, statistics: Mapping[TaskId, TaskStatistics], ela
     fast = f"  {pace}" if pace else ""
     return (
         f"{elapsed:5.1f} s  {status.job} {status.state} {rows_read(statistics):>10,} rows{fast}  "
-        f"restarts {status.restarts}  checkpoint {checkpoint} (of {status.checkpoints_completed})  {batches:,} batches"
+        f"checkpoint {checkpoint} (of {status.checkpoints_completed})  restarts {status.restarts}  {batches:,} batches"
     )
