@@ -102,6 +102,13 @@ class Savepoint:
     id: CheckpointId
 
 
+def _is_in_kernel() -> bool:
+    """Whether this process is a notebook's; others may have imported what a kernel is made of."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return hasattr(shell, "kernel")
+
+
 @dataclass(frozen=True, slots=True)
 class WindowBarrier:
     """A task barrier that was requested. ``number``: of its window, from 1, over the whole life of the job."""
@@ -179,7 +186,7 @@ class Job:
     def _show(self, progress: bool | None, deadline: Deadline) -> None:
         """The progress until the job is over or the deadline has come, if it is wanted."""
         if progress is None:
-            progress = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
+            progress = (sys.stderr is not None and sys.stderr.isatty()) or _is_in_kernel()
         if progress and not self._closed:
             from .progress import show  # its library is slow to import, and mostly nobody looks
 

