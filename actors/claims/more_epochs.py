@@ -94,17 +94,17 @@ def _enter(plan: JobPlan, folder: str, entry: LogEntry) -> None:
 
 def _keep_for_models(plan: JobPlan, folder: str, entries: Sequence[LogEntry], manifest: Manifest) -> None:
     """Rule 4."""
-    number, pins, book = entries[-1].number + 1, pins_of(entries), ModelBook(folder, plan.name)
-    tables = state_of(manifest, manifest.root or folder, plan.name, plan.feeds)
-    for feed, table in tables.items():
+    pins, book, number = pins_of(entries), ModelBook(folder, plan.name), entries[-1].number
+    for feed, table in state_of(manifest, manifest.root or folder, plan.name, plan.feeds).items():
         state, drop_last = read_counters(table), sink_of(plan, feed).drop_last
         for record in book.records(feed):
             name = pin_name(feed, record.model)
-            has_none = record.checkpoint == NO_CHECKPOINT and name not in pins
-            if has_none and record.step == state.next_batch(record.batch_size, drop_last):
-                own = {"number": number, "generation": manifest.checkpoint.generation}
-                _enter(plan, folder, Pinned(**own, checkpoint=manifest.checkpoint, name=name))
-                number += 1
+            if record.checkpoint != NO_CHECKPOINT or name in pins:
+                continue
+            if record.step == state.next_batch(record.batch_size, drop_last):
+                number, checkpoint = number + 1, manifest.checkpoint
+                pin = Pinned(number=number, generation=checkpoint.generation, checkpoint=checkpoint, name=name)
+                _enter(plan, folder, pin)
 
 
 def snapshot_for_more_epochs(plan: JobPlan, manifest: Manifest, root: str) -> Manifest:

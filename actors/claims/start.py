@@ -73,10 +73,8 @@ def find_start(
     allow_changes: bool = False,
 ) -> Snapshot | None:
     """The snapshot that the job in ``folder`` starts from; None if it has a checkpoint (rule 2) or is to have none."""
-    if path is None:
-        refuse_words_about(None, claim, allow_changes)
-        return None
-    if any(isinstance(entry, Manifest) for entry in read_log_in(folder, plan.name)):
+    refuse_words_about(path, claim, allow_changes)
+    if path is None or any(isinstance(entry, Manifest) for entry in read_log_in(folder, plan.name)):
         return None
     return find_snapshot(path, plan, claim=claim, allow_changes=allow_changes)
 
